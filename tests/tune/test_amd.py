@@ -10,10 +10,11 @@ import subprocess
 import pytest
 
 from lapwing.tune import Gemm
-from lapwing.tune.amd import bench, files, names, override, tensile, yaml
+from lapwing.tune.amd import architectures, bench, files, names, override, tensile, yaml
 from lapwing.tune.amd.equality import LogicError, merge_logic
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.hipblaslt import HipBlasLt
+from lapwing.tune.readers import read
 from lapwing.tune.workdir import Target, Workdir
 
 SEED = Gemm(16032, 109, 16384, "T", "N")
@@ -36,25 +37,45 @@ PROBLEM |= {"UseBeta", "Batched", "UseBias", "Activation", "ActivationType", "Us
 STEPS = ["InitialSolutionParameters", "BenchmarkCommonParameters", "ForkParameters", "BenchmarkJoinParameters"]
 FORKS = ["MatrixInstruction", "DepthU", "GlobalSplitU", "GlobalSplitUAlgorithm", "PrefetchGlobalRead", "PrefetchLocalRead"]
 FORKS += ["ScheduleIterAlg", "SourceSwap", "TransposeLDS", "LdsPadA", "LdsPadB", "WorkGroupMapping", "StaggerU"]
+BENCH = ["bench.yaml", "verify.yaml", "compare.sh", "bench.sh"]
+SEARCHED = ["WorkGroupMappingXCC", "1LDSBuffer", "NonTemporalA", "NonTemporalB", "StreamK"]  # only by the genetic search
 
 
-@pytest.mark.parametrize("architecture", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("strategy", ["genetic", "exhaustive"])
+@pytest.mark.parametrize(
+    ("architecture", "schedule"), [("gfx90a", "aldebaran"), ("gfx942", "aquavanjaram"), ("gfx950", "gfx950")]
+)
 @pytest.mark.parametrize("gemm", [SEED, PADDED, SINGLE, F8], ids=str)
-def test_schema_of_tuning_files(gemm, architecture):
-    if tensile.unsupported(gemm, architecture):
-        assert gemm is F8 and architecture == "gfx942"  # it has other 8-bit floats
+def test_schema_of_tuning_files(gemm, architecture, schedule, strategy):
+    if reason := tensile.unsupported(gemm, architecture):
+        assert gemm is F8 and architecture != "gfx950" and reason.endswith("--arch gfx950 has one")
         return
-    made = tensile.tuning(gemm, architecture=architecture)
-    assert list(made) == SECTIONS and made["LibraryLogic"]["LibraryType"] == "Equality"
+    genetic = strategy == "genetic"
+    made = tensile.tuning(gemm, architecture=architecture, strategy=strategy)
+    assert list(made) == [*SECTIONS, "Backend"][: 4 if genetic else 3] and made["LibraryLogic"]["LibraryType"] == "Equality"
+    # the files that TensileLite writes must have the names of hipBLASLt's own, or nothing would be merged
+    assert made["LibraryLogic"]["ScheduleName"] == schedule and made["LibraryLogic"]["ArchitectureName"] == architecture
     ((problem, steps),) = made["BenchmarkProblems"]
     assert set(problem) - {"UseScaleAB", "F32XdlMathOp"} == PROBLEM and ("UseScaleAB" in problem) == (gemm is F8)
     assert list(steps) == [*STEPS, "BenchmarkFinalParameters"]
     forks = [next(iter(f.items())) for f in steps["ForkParameters"]]
-    assert [name for name, _ in forks] == FORKS and all(values for _, values in forks)
-    tiles = dict(forks)["MatrixInstruction"]
-    assert 4 <= len(tiles) <= 24 and len({tuple(t) for t in tiles}) == len(tiles)
+    assert [name for name, _ in forks] == (["Groups", *FORKS[1:], *SEARCHED] if genetic else FORKS)
+    assert all(values for _, values in forks)
+    if genetic:
+        (group,) = dict(forks)["Groups"]
+        tiles = [entry["MatrixInstruction"] for entry in group]
+        assert made["Backend"]["Name"] == "Ductile" and made["GlobalParameters"]["NumElementsToValidate"] == 0
+        config = made["Backend"]["Config"]
+        assert not config["soo"] and config["n_elements_to_validate"] == 128
+        ((name, costs),) = config["weights"][0].items()  # one for each instruction, the smaller the likelier
+        assert name == "group_0" and len(costs) == len(tiles) and costs[0] == 1 and costs == sorted(costs)
+        assert 64 <= len(tiles) <= 256
+    else:
+        tiles = dict(forks)["MatrixInstruction"]
+        assert 4 <= len(tiles) <= 24 and made["GlobalParameters"]["NumElementsToValidate"] == 128
+    assert len({tuple(t) for t in tiles}) == len(tiles)
     for m, n, k, b, block, tile_m, tile_n, waves_m, waves_n in tiles:
-        assert (m, n, k, b) in tensile._INSTRUCTIONS[architecture][gemm.a_type] and block == 1
+        assert (m, n, k, b) in architectures.get(architecture).instructions[gemm.a_type] and block == 1
         assert m * tile_m * waves_m <= 256 and n * tile_n * waves_n <= 256
     assert 1 in dict(forks)["GlobalSplitU"]
     (size,) = steps["BenchmarkFinalParameters"][0]["ProblemSizes"]
@@ -93,7 +114,7 @@ def test_emission(tmp_path):
     backend = HipBlasLt()
     made = backend.emit({"BBS_TN_0": SEED, "BBS_TN_1": PADDED, "F8BS_TN_0": F8}, tmp_path)
     assert sorted(p.name for p in made) == sorted(
-        ["BBS_TN_0.yaml", "BBS_TN_0.sh", "BBS_TN_1.yaml", "BBS_TN_1.sh", "left_out.txt", "bench.yaml", "bench.sh"]
+        ["BBS_TN_0.yaml", "BBS_TN_0.sh", "BBS_TN_1.yaml", "BBS_TN_1.sh", "tune.sh", "left_out.txt", *BENCH]
     )
     assert "F8BS_TN_0" in (tmp_path / "left_out.txt").read_text()
     for path in made:
@@ -109,13 +130,20 @@ def test_emission(tmp_path):
     tool.write_text('#!/bin/sh\necho "$HIP_VISIBLE_DEVICES $1 $2"\n')
     tool.chmod(0o755)
     env = {"PATH": os.environ["PATH"], "TENSILE": str(tool.parent), "DEVICE": "3"}
+    ran = subprocess.run(["sh", str(tmp_path / "BBS_TN_0.sh")], capture_output=True, text=True, env=env)
+    assert ran.returncode == 2 and "no genetic search" in ran.stderr and "--strategy exhaustive" in ran.stderr
+    (tmp_path / "ductile").mkdir()
     out = subprocess.run(["sh", str(tmp_path / "BBS_TN_0.sh")], capture_output=True, text=True, check=True, env=env).stdout
     assert out.startswith(f"3 {tmp_path}/BBS_TN_0.yaml {tmp_path}/BBS_TN_0\n")
     with pytest.raises(ValueError, match="is not a valid configuration name"):
         backend.emit({"../x": SEED}, tmp_path)
     with pytest.raises(ValueError, match="gfx942, gfx950"):
-        backend.emit({"a": SEED}, tmp_path, architecture="gfx90a")
-    assert "runs nothing" in backend.missing() and backend.supports(F8) and not backend.devices()
+        backend.emit({"a": SEED}, tmp_path, architecture="gfx1100")
+    with pytest.raises(ValueError, match="hint: use genetic or exhaustive"):
+        backend.emit({"a": SEED}, tmp_path, strategy="anneal")
+    assert "runs nothing" in backend.missing() and not backend.devices()
+    # products that TensileLite cannot tune are measured all the same
+    assert not backend.supports(F8) and backend.supports(Gemm(8, 8, 8, a_type="c64", b_type="c64", c_type="c64", d_type="c64"))
     for refused in (lambda: backend.open(SEED, 0, 0), lambda: backend.callable(SEED, {}, 0)):
         with pytest.raises(Refused):
             refused()
@@ -237,10 +265,12 @@ def test_a_workdir_becomes_tuning_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no configurations"):
         files.emit(tmp_path)
     for name, gemm in (("BBS_TN_0", SEED), ("F8BS_TN_0", F8)):
-        Workdir(tmp_path).add_config(Target(name, gemm))
+        Workdir(tmp_path).add_config(Target(name, gemm, count=32))
     made = {p.name for p in files.emit(tmp_path, architecture="gfx950")}
-    assert made == {"BBS_TN_0.yaml", "BBS_TN_0.sh", "F8BS_TN_0.yaml", "F8BS_TN_0.sh", "bench.yaml", "bench.sh"}
+    assert made == {"BBS_TN_0.yaml", "BBS_TN_0.sh", "F8BS_TN_0.yaml", "F8BS_TN_0.sh", "tune.sh", *BENCH}
     assert (tmp_path / "tunings" / "F8BS_TN_0.yaml").exists()
+    for name in ("bench.yaml", "verify.yaml"):  # the counts of the log stay
+        assert [call.count for call in read(tmp_path / "tunings" / name).calls] == [32, 32]
     (tmp_path / "configs" / "bad.json").write_text("{}")
     with pytest.raises(ValueError, match=r"bad\.json is not a configuration"):
         files.emit(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import counted
+from . import tune_amd
 from .tune_output import (
     Live,
     parse_budget,
@@ -33,12 +34,15 @@ _SHOWN = 40  # products
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "make the matrix products of a program faster"
     parser = commands.add_parser("tune", help=text, description=f"{sentence(text)}, and prove it.")
-    steps = parser.add_subparsers(title="steps", required=True, metavar="all | record | read | configure | run | compare | ...")
+    steps = parser.add_subparsers(
+        title="steps", required=True, metavar="all | record | read | configure | run | compare | amd | ..."
+    )
     for name, text, call, arguments, extra in _STEPS:
         step = steps.add_parser(name, help=text, description=f"{sentence(text)}.", **extra)
         for flags, settings in arguments:
             step.add_argument(*flags, **settings)
         step.set_defaults(run=lambda options, call=call: _guarded(call, options))
+    tune_amd.add_steps(steps, _guarded)
 
 
 def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -59,9 +63,9 @@ def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namesp
 def run_all(options: argparse.Namespace) -> int:
     from ..tune import Metrics, RunSummary, all_steps
 
+    tune_amd.check_options(options)
     if options.backend == "hipblaslt":
-        options.device = 0
-        return run_configure(options) or _write_for_amd(options.workdir)
+        return run_configure(options) or tune_amd.write_files(options)
     log = _understood(options)
     live = Live()
 
@@ -125,14 +129,15 @@ def run_read(options: argparse.Namespace) -> int:
 def run_configure(options: argparse.Namespace) -> int:
     from ..tune import configure
 
+    tune_amd.check_options(options)
     log = _understood(options)
+    if options.backend == "hipblaslt":
+        return tune_amd.configure(options, log)
     live = Live()
     limits = {name: getattr(options, name) for name in ("backend", "keep_thr", "device", "budget")}
     chosen = configure(log, options.workdir, progress=live.step, **limits)
     live.clear()
     print_configured(chosen, log, options.workdir)
-    if options.backend == "hipblaslt":
-        print("shares and times are estimated from the work of each product: nothing was measured")
     return 0
 
 
@@ -150,9 +155,10 @@ def _understood(options: argparse.Namespace) -> Log:
 def run_run(options: argparse.Namespace) -> int:
     from .. import tune
 
+    tune_amd.check_options(options)
     _check_configured(options.workdir)
     if options.backend == "hipblaslt":
-        return _write_for_amd(options.workdir)
+        return tune_amd.write_files(options)
     live = Live()
     searched = tune.run(options.workdir, progress=live.step, **_search_options(options))
     live.clear()
@@ -165,15 +171,6 @@ def _search_options(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of a search, as ``run`` and ``all_steps`` take them."""
     chosen = {name: getattr(options, name) for name in ("devices", "budget", "strategy", "seed", "evaluations")}
     return chosen | {"backend": f"{options.backend},triton_frozen" if options.frozen_weights else options.backend}
-
-
-def _write_for_amd(workdir: Path) -> int:
-    from ..tune.amd.files import emit
-
-    for path in emit(workdir):
-        print_path("written", path)
-    print("these files are for AMD's tools; lapwing does not run them")
-    return 0
 
 
 def run_compare(options: argparse.Namespace) -> int:
@@ -281,6 +278,8 @@ _THRESHOLD = _argument("--threshold", type=float, default=1.03, help="keep what 
 _DEVICE = _argument("--device", type=int, default=0, help="which device measures (default: 0)")
 _DEVICES = _argument("--devices", type=parse_devices, help="0,1,...; default: all")
 _BACKENDS = "cublaslt, triton, cpu, several separated by commas, or hipblaslt (default: auto)"
+_ARCH = _argument("--arch", help="with hipblaslt: gfx90a, gfx942, gfx950, ... (default: from the log, or the GPU)")
+_TIMES = _argument("--times", type=Path, nargs="+", help="with hipblaslt: outputs of hipblaslt-bench --yaml W/tunings/log.yaml")
 _FROZEN = "also search kernels that are correct only while nothing writes the weights, for enable(model, frozen=True)"
 _STRATEGIES = "auto, model, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna (default: auto)"
 _WATCH = "the libraries' logs, torch's operators, or all; auto: logs on a machine with a GPU, else torch"
@@ -300,7 +299,7 @@ _UNDERSTOOD = (
 _STEPS: tuple[tuple[str, str, Callable[[argparse.Namespace], int], tuple[Any, ...], dict[str, str]], ...] = (
     (
         "all", "every step, from a log to a library that can be used", run_all,
-        (*_LOGS, _RESULTS, *_SEARCH, _budget("at most this long (default: 30m)", "30m"), _KEEP, _THRESHOLD), {},
+        (*_LOGS, _RESULTS, *_SEARCH, _budget("at most this long (default: 30m)", "30m"), _KEEP, _THRESHOLD, _ARCH, _TIMES), {},
     ),
     (
         "record", "run a program and write a table of its matrix products", run_record,
@@ -321,12 +320,12 @@ _STEPS: tuple[tuple[str, str, Callable[[argparse.Namespace], int], tuple[Any, ..
         "configure", "measure each product once, and choose those that matter", run_configure,
         (
             *_LOGS, _RESULTS, _argument("--backend", default="auto", help="cublaslt, triton, cpu or hipblaslt (default: auto)"),
-            _DEVICE, _KEEP, _budget("at most this long, 10m for example"),
+            _DEVICE, _KEEP, _budget("at most this long, 10m for example"), _ARCH, _TIMES,
         ), {},
     ),
     (
         "run", "search faster kernels for the products of a workdir", run_run,
-        (_folder("workdir", "the folder that tune configure wrote"), *_SEARCH,
+        (_folder("workdir", "the folder that tune configure wrote"), *_SEARCH, _ARCH,
          _budget("at most this long (default: until it is done)")), {},
     ),
     (

@@ -27,6 +27,8 @@ TYPES: dict[str, tuple[float, str]] = {
     "f8e5m2": (1, "B8"),
     "f8e4m3fnuz": (1, "F8N"),
     "f8e5m2fnuz": (1, "B8N"),
+    "f6e2m3": (0.75, "F6"),
+    "f6e3m2": (0.75, "B6"),
     "f4e2m1": (0.5, "F4"),
     "i8": (1, "I8"),
     "i32": (4, "I"),
@@ -93,7 +95,7 @@ class Gemm:
             raise ValueError(f"bias is {self.bias!r}; it must be empty or one of {', '.join(TYPES)}")
         for name in ("alpha", "beta"):  # 1 and 1.0 are equal, as are 0.0 and -0.0, so each pair must have one key
             object.__setattr__(self, name, float(getattr(self, name)) + 0.0)
-        object.__setattr__(self, "fast_accum", bool(self.fast_accum) and self.a_type.startswith(("f8", "f4")))
+        object.__setattr__(self, "fast_accum", bool(self.fast_accum) and self.a_type.startswith(("f8e", "f6e", "f4e")))
         for x in "abcd":
             rows, columns = self.stored(x)
             ld = getattr(self, f"ld{x}") or max(rows, 1)

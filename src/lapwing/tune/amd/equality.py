@@ -1,4 +1,4 @@
-"""Merge library logic of TensileLite: add new exact sizes and their kernels to an existing Equality file.
+"""Library logic of TensileLite: merge exact sizes and their kernels into another file, and trim a file to some sizes.
 
 The rules are those of AMD's TensileMergeLibrary. Logic may be a list of twelve items, or a dict with the same names. Nothing
 here was run on AMD hardware, and hipBLASLt must be built again with the result.
@@ -7,12 +7,14 @@ here was run on AMD hardware, and hipBLASLt must be built again with the result.
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
 # position in the list of each item that is read or written
 PLACES = {"ProblemType": 4, "Solutions": 5, "ExactLogic": 7, "LibraryType": 11}
 _NAMED = ("SolutionIndex", "SolutionNameMin")  # fields that do not distinguish solutions
+_DAMAGED = "hint: the file is damaged or was edited by hand; write it again with TensileLite"
 
 
 class LogicError(ValueError):
@@ -51,12 +53,17 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
     """
     for name, logic in (("base", base), ("new", new)):
         if _get(logic, "LibraryType") != folder:
-            raise LogicError(f"equality: the {name} file is of kind {_get(logic, 'LibraryType')!r}, but its folder is {folder}")
+            raise LogicError(
+                f"equality: the {name} file is of kind {_get(logic, 'LibraryType')!r}, but its folder is {folder}\n"
+                f"hint: merge into the folder of that kind"
+            )
     theirs, ours = _get(new, "ProblemType"), _get(base, "ProblemType")
     differ = sorted(k for k in {*ours} & {*theirs} if ours[k] != theirs[k])
     if differ:
         rows = ", ".join(f"{k} is {ours[k]} in the base and {theirs[k]} in the new file" for k in differ)
-        raise LogicError(f"equality: the files are for different problems: {rows}")
+        raise LogicError(
+            f"equality: the files are for different problems: {rows}\nhint: the base must be of the same TensileLite and types"
+        )
     merged = Merged(copy.deepcopy(base))
     solutions: list[dict[str, Any]] = [_tidy(s) for s in _get(merged.logic, "Solutions")]
     # fields that only an older TensileLite wrote are removed, or no kernel would be recognised
@@ -70,17 +77,18 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
     solutions = [s for i, s in enumerate(solutions) if s.get("SolutionIndex", i) in in_use]
     numbers = {s.get("SolutionIndex", i): i for i, s in enumerate(solutions)}
     if missing := in_use - set(numbers):
-        raise LogicError(f"equality: the base file names kernel {min(missing)}, which it does not have")
+        raise LogicError(f"equality: the base file names kernel {min(missing)}, which it does not have\n{_DAMAGED}")
+    places = {_frozen(s): at for at, s in reversed(list(enumerate(solutions)))}  # the first of equal kernels
     # sizes, with the index of their kernel in ``solutions``
     chosen = {size: (numbers[index], efficiency) for size, (index, efficiency) in table.items()}
     for size, (index, efficiency) in _exact(new).items():
         if index not in by_number:
-            raise LogicError(f"equality: size {list(size)} names kernel {index}, which the new file does not have")
+            raise LogicError(f"equality: size {list(size)} names kernel {index}, which the new file does not have\n{_DAMAGED}")
         known = chosen.get(size)
         if known is not None and not force and not efficiency > known[1]:
             merged.ledger.append(("refused", list(size), f"efficiency {efficiency} is not more than {known[1]}"))
             continue
-        chosen[size] = _place(solutions, by_number[index]), 0.0 if no_efficiency else efficiency
+        chosen[size] = _place(solutions, places, by_number[index]), 0.0 if no_efficiency else efficiency
         reason = "new size" if known is None else f"efficiency {efficiency}, was {known[1]}{', forced' if force else ''}"
         merged.ledger.append(("added" if known is None else "replaced", list(size), reason))
     listed = {tuple(size) for _, size, _ in merged.ledger}
@@ -89,19 +97,75 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
     return merged
 
 
+def trim_logic(logic: Any, wanted: Container[tuple[int, ...]] | None = None) -> tuple[Any, list[tuple[int, ...]]]:
+    """A copy with only these sizes (M, N, batch, K) and the kernels that they use, numbered again; and the sizes it has.
+
+    Without ``wanted`` all sizes stay, and only kernels that no size uses are removed, and those that are there twice.
+    """
+    trimmed = copy.deepcopy(logic)
+    kernels = {s.get("SolutionIndex", i): _tidy(s) for i, s in enumerate(_get(trimmed, "Solutions") or [])}
+    solutions: list[dict[str, Any]] = []
+    places: dict[Any, int] = {}
+    chosen: dict[tuple[int, ...], tuple[int, float]] = {}
+    for size, (index, efficiency) in _exact(logic).items():
+        if wanted is not None and size not in wanted:
+            continue
+        if index not in kernels:
+            raise LogicError(f"equality: size {list(size)} names kernel {index}, which the file does not have\n{_DAMAGED}")
+        chosen[size] = _place(solutions, places, kernels[index]), efficiency
+    _put(trimmed, solutions, chosen)
+    return trimmed, list(chosen)
+
+
+def kind_of(logic: Any) -> str:
+    """ "Equality", "GridBased", ..."""
+    return str(_get(logic, "LibraryType"))
+
+
+def problem_of(logic: Any) -> dict[str, Any]:
+    return dict(_get(logic, "ProblemType") or {})
+
+
+def sizes_of(logic: Any) -> list[tuple[int, ...]]:
+    """The sizes (M, N, batch, K) of a file."""
+    return list(_exact(logic))
+
+
 def _exact(logic: Any) -> dict[tuple[int, ...], tuple[int, float]]:
     """Kernel and efficiency of each size. Leading dimensions are dropped, as in AMD's tool; the last of equal sizes counts."""
     rows = _get(logic, "ExactLogic") or []
     return {tuple(size[:4]): (int(index), float(efficiency)) for size, (index, efficiency) in rows}
 
 
-def _place(solutions: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
+def check_logic(logic: Any) -> Any:
+    """Return library logic unchanged. LogicError says what is wrong with it: cut off, or not library logic at all."""
+    problem, solutions = _get(logic, "ProblemType"), _get(logic, "Solutions")
+    if not isinstance(problem, dict) or not isinstance(solutions, list) or not all(isinstance(s, dict) for s in solutions):
+        raise LogicError(f"equality: it has no problem type or no kernels\n{_DAMAGED}")
+    try:
+        _exact(logic)
+    except (TypeError, ValueError):
+        raise LogicError(f"equality: its table is not a list of [[M, N, batch, K], [kernel, efficiency]]\n{_DAMAGED}") from None
+    return logic
+
+
+def _place(solutions: list[dict[str, Any]], places: dict[Any, int], wanted: dict[str, Any]) -> int:
     """The index of this kernel in the list; it is added if it is missing."""
-    described = [{k: v for k, v in s.items() if k not in _NAMED} for s in (*solutions, wanted)]
-    if (place := described.index(described[-1])) < len(solutions):
-        return place
-    solutions.append(wanted)
-    return len(solutions) - 1
+    at = places.setdefault(_frozen(wanted), len(solutions))
+    if at == len(solutions):
+        solutions.append(wanted)
+    return at
+
+
+def _frozen(solution: dict[str, Any]) -> Any:
+    """A kernel as a key: equal for kernels that differ only in their number and name."""
+
+    def freeze(value: Any) -> Any:
+        if isinstance(value, dict):
+            return frozenset((name, freeze(item)) for name, item in value.items())
+        return tuple(map(freeze, value)) if isinstance(value, list) else value
+
+    return freeze({name: value for name, value in solution.items() if name not in _NAMED})
 
 
 def _tidy(solution: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +186,10 @@ def _get(logic: Any, name: str) -> Any:
     if isinstance(logic, dict):
         return logic.get(name)
     if not isinstance(logic, list) or len(logic) != 12:
-        raise LogicError(f"equality: library logic is a list of 12 or a dict, not {_form(logic)}")
+        raise LogicError(
+            f"equality: library logic is a list of 12 or a dict, not {_form(logic)}\n"
+            "hint: name the folder 3_LibraryLogic of TensileLite, or an Equality folder of hipBLASLt"
+        )
     return logic[PLACES[name]]
 
 

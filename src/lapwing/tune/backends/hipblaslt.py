@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..amd import bench, tensile
+from ..amd.architectures import ASSUMED, get
 from ..gemm import Gemm
 from .base import Bench, Config, Refused, Space
 
@@ -33,7 +34,8 @@ class HipBlasLt:
         return []
 
     def supports(self, gemm: Gemm) -> str | None:
-        return tensile.unsupported(gemm)
+        # products that TensileLite cannot tune are measured too; left_out.txt says which these are on an architecture
+        return bench.unsupported(gemm)
 
     def default(self, gemm: Gemm) -> Config:
         return {"algo_method": "heuristic"}
@@ -50,23 +52,27 @@ class HipBlasLt:
     def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
         raise Refused("constraints", _WHY)
 
-    def emit(self, problems: dict[str, Gemm], folder: str | Path, *, architecture: str = "gfx942") -> list[Path]:
-        """Write all files for AMD's tools: ``<name>.yaml`` and ``<name>.sh`` for each product, ``bench.yaml``, ``bench.sh``.
+    def emit(
+        self, problems: dict[str, Gemm], folder: str | Path, *, architecture: str = ASSUMED, strategy: str = "genetic"
+    ) -> list[Path]:
+        """Write all files for AMD's tools, as :func:`lapwing.tune.amd.files.emit` does for a workdir.
 
         Parameters
         ----------
         problems : dict
             Products by name, for example "BBS_TN_0".
         folder : path
-        architecture : {"gfx942", "gfx950"}
+        architecture : str
+            "gfx90a", "gfx942", "gfx950", or a part of one: "gfx942_80cu".
+        strategy : {"genetic", "exhaustive"}
 
         Returns
         -------
         list of Path
             The files. Products that TensileLite cannot tune are left out, and listed in ``left_out.txt``.
         """
-        paths = tensile.write(problems, folder, architecture=architecture)
-        return paths + bench.write(list(problems.values()), folder)
+        paths = tensile.write(problems, folder, architecture=architecture, strategy=strategy)
+        return paths + bench.write(list(problems.values()), folder, family=get(architecture).family)
 
 
 BACKEND = HipBlasLt()

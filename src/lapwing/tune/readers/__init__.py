@@ -58,6 +58,7 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
     listed: list[Call] = []
     above: list[Call] = []
     problems: list[BadLine] = []
+    architectures: set[str] = set()
     for source in sources:
         sink = _read_one(source)
         some, others = sink.close()
@@ -67,12 +68,13 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
         listed += others
         above += sink.above
         problems += sink.problems
+        architectures |= sink.architectures
     below = add_up(counted, ranks)
     with_counts = Log(add_up((*below, *not_below(add_up(above, ranks), below))))
     without = Log(add_up(listed, ranks))
     # products that were only listed get their counts from the files with counts
     calls = merge(without, with_counts).calls if without.calls else with_counts.calls
-    return Log(calls, tuple(problems))
+    return Log(calls, tuple(problems), tuple(sorted(architectures)))
 
 
 def _read_one(source: str | os.PathLike[str]) -> Sink:

@@ -33,6 +33,7 @@ class Log:
 
     calls: tuple[Call, ...] = ()
     problems: tuple[BadLine, ...] = ()
+    architectures: tuple[str, ...] = ()  # AMD GPUs that the files name, for example gfx942
 
     @property
     def count(self) -> int:
@@ -41,10 +42,11 @@ class Log:
 
     def write_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write one line for each product; ``read`` returns the same products and counts."""
-        rows: list[Iterable[object]] = [_COLUMNS]
+        known = [" ".join(self.architectures)] if self.architectures else []
+        rows: list[Iterable[object]] = [(*_COLUMNS, *(["architecture"] if known else []))]
         for call in self.calls:
             # a source contains a file name, which may have line breaks
-            rows.append([call.count, *call.gemm.to_dict().values(), " ".join(call.source.split())])
+            rows.append([call.count, *call.gemm.to_dict().values(), " ".join(call.source.split()), *known])
         return write_csv(Path(path), rows)
 
 
@@ -78,7 +80,8 @@ def merge(rows: Log, counts: Log) -> Log:
             gemm = replace(call.gemm, fast_accum=fast or call.gemm.fast_accum)
             named[call.gemm] = Call(gemm, sum(similar.count for similar in near) or call.count, call.source)
         merged.append(named[call.gemm])
-    return Log((*merged, *left.values()), rows.problems + counts.problems)
+    architectures = tuple(dict.fromkeys((*rows.architectures, *counts.architectures)))
+    return Log((*merged, *left.values()), rows.problems + counts.problems, architectures)
 
 
 def add_up(calls: Iterable[Call], choose: str = "sum") -> tuple[Call, ...]:

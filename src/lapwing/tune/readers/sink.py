@@ -31,6 +31,7 @@ class Sink:
     file: str
     tables: dict[str, dict[Gemm, Call]] = field(default_factory=dict)
     problems: list[BadLine] = field(default_factory=list)
+    architectures: set[str] = field(default_factory=set)  # AMD GPUs that the file names
     more: int = 0
 
     def add(self, table: str, gemm: Gemm, count: int, line: int, remark: str = "") -> None:

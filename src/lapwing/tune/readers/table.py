@@ -12,7 +12,7 @@ from .values import fold, product, type_name
 _SIZES = re.compile(r"(?<![\d.])\d[\d.]*\s*[x×*]\s*[\d.]+\s*[x×*]\s*[\d.]+", re.IGNORECASE)
 _LETTERS = {letters: name for name, (_, letters) in TYPES.items()}
 _LETTER = re.compile("|".join(sorted(_LETTERS, key=len, reverse=True)))
-_KIND = re.compile(r"((?:F8N|B8N|F8|B8|F4|I8|[DSXHBICZ]){3,4})_([NTC]{2})")
+_KIND = re.compile(r"((?:F8N|B8N|F8|B8|F6|B6|F4|I8|[DSXHBICZ]){3,4})_([NTC]{2})")
 
 
 class TableReader(LineReader):
@@ -51,7 +51,10 @@ class TableReader(LineReader):
                 raise ValueError("has too few cells")
             if len(cells) > len(self.heading) and any(cell.strip() for cell in cells[len(self.heading) :]):
                 raise ValueError(f"has {len(cells)} cells, but the heading has {len(self.heading)}")
-            gemm, count, remark = product(dict(zip(self.heading, cells, strict=False)))
+            fields = dict(zip(self.heading, cells, strict=False))
+            gemm, count, remark = product(fields)
+            named = f"{fields.get('gcnarchname', '')} {fields.get('architecture', '')}".split()
+            self.sink.architectures |= {word.partition(":")[0] for word in named if word.startswith("gfx")}
             self.sink.add("table", gemm, count or 1, number, remark)
         except (ValueError, csv.Error) as error:
             self.sink.bad(number, text, str(error))

@@ -19,6 +19,9 @@ _ADDED = ("stridea", "strideb", "stridec", "strided")
 class TunableOpReader(LineReader):
     def take(self, number: int, line: str) -> bool:
         if line.startswith("Validator,"):
+            name, _, value = line.removeprefix("Validator,").strip().partition(",")
+            if name == "GCN_ARCH_NAME" and value.startswith("gfx"):
+                self.sink.architectures.add(value.partition(":")[0])
             return True
         if "TunableOp_" not in line:
             return False

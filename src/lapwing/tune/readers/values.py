@@ -20,6 +20,8 @@ _TYPES = {
     "f8e5m2": "f8e5m2 bf8 fp8e5m2 fp8_e5m2 f8_e5m2 float8_e5m2 r_8f_e5m2 e5m2",
     "f8e4m3fnuz": "f8e4m3fnuz f8_fnuz float8_e4m3fnuz r_8f_e4m3_fnuz",
     "f8e5m2fnuz": "f8e5m2fnuz bf8_fnuz float8_e5m2fnuz r_8f_e5m2_fnuz",
+    "f6e2m3": "f6e2m3 f6 fp6 r_6f_e2m3",
+    "f6e3m2": "f6e3m2 bf6 r_6f_e3m2",
     "f4e2m1": "f4e2m1 f4 fp4 float4_e2m1fn_x2 float4_e2m1fn r_4f_e2m1",
     "i8": "i8 int8 r_8i char",
     "i32": "i32 int32 int r_32i",
@@ -155,6 +157,9 @@ def product(raw: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
     if truth(fields.get("scalealphavector", "")):
         # it must not be counted as the plain product, whose kernel cannot compute it
         raise ValueError("alpha is a vector (scaleAlpha_vector), which is not supported")
+    for x in "ab":
+        if truth(fields.get(f"swizzle{x}", "")):  # a kernel for the plain matrix would read it wrongly
+            raise ValueError(f"{x.upper()} is stored in another order (swizzle{x.upper()}), which is not supported")
     values |= _layout(fields) | _types(fields) | scalars(fields) | _epilogue(fields)
     remarks = []
     for x in "abcd":
@@ -170,6 +175,9 @@ def product(raw: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
             if name == "groupedgemm":
                 raise ValueError("it is a grouped product, which is not supported")
             remarks.append("its second output is ignored")
+    for x in "ab":
+        if (mode := fields.get(f"scale{x}", "0").strip()) not in ("3", "block") and values[f"scale_{x}"] == "block":
+            remarks.append(f"the scales of {x.upper()}, mode {mode[:20]}, are taken as blocks of 32 (mode 3)")
     for name, what in (("scalec", "scale of C"), ("scaled", "scale of D"), ("amaxd", "largest value of D")):
         if scale_mode(fields.get(name, "")) != "none":
             remarks.append(f"its {what} is ignored")
@@ -197,7 +205,7 @@ def _types(fields: Mapping[str, str]) -> dict[str, str]:
     word = "" if named else fields.get("dtype") or fields.get("type") or fields.get("precision") or ""
     a = type_name(fields.get("atype") or word or "bf16")
     b = type_name(fields.get("btype") or word or a)
-    small = a.startswith(("f8", "f4"))
+    small = a.startswith(("f8e", "f6e", "f4e"))
     usual = "bf16" if small else "i32" if a == "i8" else a
     d = type_name((fields.get("dtype") if named else fields.get("out")) or fields.get("ctype") or usual)
     c = type_name(fields.get("ctype") or d)

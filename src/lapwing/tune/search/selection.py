@@ -7,7 +7,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ def configure(
     keep_thr: float = 0.1,
     device: int = 0,
     budget: float | None = None,
+    times: Mapping[Gemm, float] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Target, ...]:
     """Choose the products that matter, and write one configuration for each.
@@ -63,11 +64,13 @@ def configure(
         there before keeps its name.
     backend
         A name, several names separated by commas (the first that supports the product measures it), or a Backend. "hipblaslt"
-        measures nothing: the shares are then estimated from the operations and bytes of each product.
+        measures nothing: the shares are then estimated from the operations and bytes of each product, or come from ``times``.
     keep_thr
         Products below this percentage of the total time are dropped.
     budget
         Seconds. The heaviest products are measured first; those for which no time is left are dropped.
+    times
+        Seconds of one call of each product, measured elsewhere. Only with the backend "hipblaslt".
     progress
         Called with a line of text for each product.
 
@@ -95,7 +98,7 @@ def configure(
         if until is not None and time.monotonic() > until:
             measured.append(_Measured(call, None, "no time was left to measure it"))
             continue
-        product = _estimate(call, backends[0]) if estimated else _measure(call, backends, device, until)
+        product = _estimate(call, backends[0], times) if estimated else _measure(call, backends, device, until)
         measured.append(product)
         if progress is not None:
             took = f"{product.seconds * 1e6:.1f} us x {call.count}" if product.seconds else product.reason
@@ -147,8 +150,11 @@ def _coverage(measured: list[_Measured]) -> Coverage:
     return Coverage(len(measured), sum(product.call.count for product in measured), unmeasured)
 
 
-def _estimate(call: Call, backend: Backend) -> _Measured:
+def _estimate(call: Call, backend: Backend, times: Mapping[Gemm, float] | None) -> _Measured:
     gemm, reason = call.gemm, backend.supports(call.gemm)
+    if times is not None and not reason:
+        seconds = times.get(gemm)
+        return _Measured(call, seconds, "" if seconds else "the measured times do not have it")
     return _Measured(call, None if reason else max(gemm.flops / _OPERATIONS, gemm.bytes / _BYTES), reason or "")
 
 

@@ -67,6 +67,8 @@ def roofline(rows: Sequence[Mapping[str, str]], device: str = "") -> bytes:
     figure, axes = _figure(8, 5)
     points = []
     for r in rows:
+        if not r["us_reference"]:
+            continue
         flops = 2.0 * int(r["m"]) * int(r["n"]) * int(r["k"]) * int(r["batch_count"])
         before = flops / float(r["us_reference"]) * 1e6
         after = flops / float(r["us_tuned"]) * 1e6 if r["kept"] == "True" else None

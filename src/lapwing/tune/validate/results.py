@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,15 @@ class Metrics:
         return "\n".join(rows)
 
 
-def write(workdir: Any, comparisons: Iterable[Any]) -> Metrics:
+def write(workdir: Any, comparisons: Iterable[Any], more: Mapping[str, Mapping[str, Any]] | None = None) -> Metrics:
     """Write the three files of a comparison to ``results`` in a workdir.
 
     Parameters
     ----------
     workdir : Workdir or path
     comparisons : iterable of Comparison
+    more : mapping, optional
+        Further columns, by the name of a comparison and the name of the column.
 
     Returns
     -------
@@ -123,8 +125,8 @@ def write(workdir: Any, comparisons: Iterable[Any]) -> Metrics:
     ordered = sorted(comparisons, key=lambda c: (-c.percent, c.name))
     folder = results_folder(workdir)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_csv(folder / "raw_results.csv", ordered)
-    _write_csv(folder / "final_results.csv", [c for c in ordered if c.kept])
+    _write_csv(folder / "raw_results.csv", ordered, more or {})
+    _write_csv(folder / "final_results.csv", [c for c in ordered if c.kept], more or {})
     metrics = measure(ordered, read_coverage(folder.parent))
     write_json(folder / "metrics.json", metrics.to_dict())
     return metrics
@@ -181,9 +183,10 @@ def _weighted(shares: Sequence[float], ratios: Sequence[float]) -> Weighted:
     return Weighted(100 * reduction, 1 / (1 - reduction) if reduction < 1 else math.inf)
 
 
-def _write_csv(path: Path, comparisons: Sequence[Any]) -> None:
-    rows = map(_row, comparisons)
-    write_csv(path, [COLUMNS, *([row[name] for name in COLUMNS] for row in rows)])
+def _write_csv(path: Path, comparisons: Sequence[Any], more: Mapping[str, Mapping[str, Any]]) -> None:
+    columns = [*COLUMNS, *next(iter(more.values()), ())]
+    rows = (_row(c) | dict(more.get(c.name, {})) for c in comparisons)
+    write_csv(path, [columns, *([row[name] for name in columns] for row in rows)])
 
 
 def _row(c: Any) -> dict[str, Any]:
