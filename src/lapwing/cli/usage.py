@@ -81,17 +81,19 @@ def check_positive(options: argparse.Namespace, *names: str) -> None:
     """Refuse options with numbers below one; those that were not given are None."""
     for name in names:
         if (value := getattr(options, name)) is not None and value < 1:
-            raise UsageError(f"--{name} {value} is not a positive number")
+            raise UsageError(f"--{name} {value} is not a positive number\nhint: use 1 or more")
 
 
 def check_output(flag: str, path: Path, kinds: tuple[str, ...] = ()) -> None:
     """Refuse a file that cannot be written, before any measurement starts."""
     if kinds and path.suffix.lower() not in kinds:
-        raise UsageError(f"{flag} {path}: the name must end in one of {', '.join(kinds)}")
+        raise UsageError(
+            f"{flag} {path}: the name must end in one of {', '.join(kinds)}\nhint: {flag} {path.with_suffix(kinds[0]).name}"
+        )
     if not path.parent.is_dir():
-        raise UsageError(f"{flag} {path}: there is no folder {path.parent}")
+        raise UsageError(f"{flag} {path}: there is no folder {path.parent}\nhint: mkdir -p {path.parent}, or name another file")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{flag} {path}: cannot write this file")
+        raise UsageError(f"{flag} {path}: cannot write this file\nhint: name another file")
 
 
 def program() -> str:
