@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ._version import __version__
 from .cli import bench, demo, explain, info, insitu, kernels, launch, run, tune
-from .cli.usage import Parser, UsageError
+from .cli.usage import Parser, UsageError, program
 
 __all__ = ["main"]
 
@@ -16,15 +17,18 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. 0: done, 1: a wrong answer was found, 2: wrong usage or too little memory, 130: stopped by Ctrl-C."""
     command_line = list(sys.argv[1:] if arguments is None else arguments)
+    if not command_line:
+        print(_start())
+        return 0
     try:
         options = _parser().parse_args(command_line)
         options.command_line = command_line
         return int(options.run(options))
     except UsageError as error:
-        print(f"lapwing: {error}", file=sys.stderr)
+        _complain(str(error), _help_for(command_line))
         return 2
     except MemoryError as error:
-        print(f"lapwing: not enough memory{f': {error}' if str(error) else ''}", file=sys.stderr)
+        _complain(f"not enough memory{f': {error}' if str(error) else ''}", "use smaller sizes, or fewer at a time")
         return 2
     except KeyboardInterrupt:
         print("\nlapwing: stopped", file=sys.stderr)
@@ -34,8 +38,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # a full disk, a folder that is not there
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        print(f"lapwing: {error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(
+            f"{where}{error.strerror or error}", "check that the path exists, may be written, and that the disk is not full"
+        )
         return 1
+
+
+def _complain(text: str, hint: str) -> None:
+    """Print an error. Its last line says what to do: the hint of the text itself, or this one."""
+    print(f"lapwing: {text}" + ("" if "\nhint: " in text else f"\nhint: {hint}"), file=sys.stderr)
+
+
+def _help_for(command_line: list[str]) -> str:
+    """The command whose help is nearest to what was typed."""
+    words = list(takewhile(lambda word: word.isalpha(), command_line[:2]))
+    return f"lapwing {' '.join([*words, '--help'])}" if words else "lapwing --help"
+
+
+def _start() -> str:
+    """What ``lapwing`` alone prints: the first things to try, in the order of a first visit."""
+    lapwing = program()
+    here = "" if lapwing == "lapwing" else f" (lapwing is {lapwing} here)"
+    rows = (
+        ("demo", "a race against NumPy, and a picture (20 seconds)"),
+        ("info", "what works on this machine, and what is missing"),
+        ("explain cholesky --shape 1000x64x64", "which engine computes a call, and why"),
+        ("bench eigh --sizes 64,512 --peers", "measure it here, next to the other libraries"),
+        ("run script.py", "run a program with lapwing's linear algebra"),
+        ("tune all LOG --workdir W", "make the matrix products of a program faster"),
+    )
+    lines = "\n".join(f"  lapwing {command:<36} {text}" for command, text in rows)
+    return (
+        f"lapwing {__version__}: dense linear algebra for NumPy, CuPy, PyTorch, JAX and TensorFlow\n\n"
+        "  import lapwing\n"
+        "  x = lapwing.solve(a, b)   # arrays of any of them; also cholesky, eigh, svd, qr, lstsq, ...\n\n"
+        f"Try{here}:\n{lines}\n\n"
+        "All commands: lapwing --help"
+    )
 
 
 def _parser() -> Parser:

@@ -166,6 +166,7 @@ def test_steps_call_their_parts(parts, tmp_path, capsys):
     made = {name: (args, kwargs) for name, args, kwargs in parts.made}
     assert made["configure"][1]["keep_thr"] == 0.5 and made["configure"][1]["budget"] == 60
     assert made["run"][1]["evaluations"] == 9 and made["run"][1]["budget"] is None
+    assert callable(made["compare"][1].pop("progress"))
     assert made["compare"][1] == {"threshold": 1.03, "minimum_us": 0.1, "devices": None}
     assert made["export"][0] == (final, "tunableop", Path("out.csv"))
     assert made["merge"] == (([final, final], Path("both")), {"policy": "newest"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from .case import Row, Timing
 from .operations import operation_of
@@ -10,9 +11,11 @@ from .operations import operation_of
 _WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 11, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
 _RATIOS = {"vs best": 8, "vs floor": 9}
 _NAME_WIDTH = 10
+WIDEST = 100  # characters of a line; beyond that the other libraries have a line of their own
 UNSTEADY = (
-    "note: times marked ~ vary by more than 2x between repeats. Other processes are using the cores, which can make threaded\n"
-    "libraries look many times slower than they are. Repeat on an idle machine, or with --threads 1"
+    "note: times marked ~ vary by more than 2x between repeats. Other processes are using the cores,\n"
+    "which can make threaded libraries look many times slower than they are. Repeat on an idle machine,\n"
+    "or with --threads 1"
 )
 
 
@@ -22,11 +25,14 @@ class Table:
     def __init__(self, others: Sequence[str], *, on_gpu: bool = False) -> None:
         self.others = tuple(others)
         self.on_gpu = on_gpu
+        columns = sum(_WIDTHS.values()) + (9 if on_gpu else 0) + sum(_RATIOS.values())
+        self.below = columns + 2 + sum(map(_width, self.others)) > WIDEST
 
     def header(self) -> str:
         columns = {**_WIDTHS, **({"waited": 9} if self.on_gpu else {}), **_RATIOS}
         names = "".join(f"{name:<{w}}" if name in ("dtype",) else f"{name:>{w}}" for name, w in columns.items())
-        line = names + (" |" + "".join(f"{name:>{_width(name)}}" for name in self.others) if self.others else "")
+        beside = self.others and not self.below
+        line = names + (" |" + "".join(f"{name:>{_width(name)}}" for name in self.others) if beside else "")
         return f"{line}\n{'-' * len(line)}"
 
     def line(self, row: Row) -> str:
@@ -41,8 +47,16 @@ class Table:
             f"{times_in_words(row.speedup):>8}{times_in_words(row.over_floor):>9}"
         )
         by_name = {t.name: t for t in (*row.ours[1:], *row.peers)}
-        right = "".join(f"{_cell(by_name.get(name)):>{_width(name)}}" for name in self.others)
-        text = cells + (f" |{right}" if self.others else "")
+        if self.below:
+            named = [f"{name} {_cell(by_name.get(name))}" for name in self.others]
+            # spaces inside a name and its time stay together
+            text = (
+                cells + "\n" + "\n".join(wrap("   ".join(n.replace(" ", "\0") for n in named), WIDEST - 4)).replace("\0", " ")
+            )
+            text = text.replace("\n", "\n    ")
+        else:
+            right = "".join(f"{_cell(by_name.get(name)):>{_width(name)}}" for name in self.others)
+            text = cells + (f" |{right}" if self.others else "")
         return text + (f"\n  {_trouble(row)}" if row.wrong else "")
 
     @staticmethod
@@ -50,7 +64,8 @@ class Table:
         floor = "the bytes moved at the bandwidth of a device copy" if on_gpu else "a copy of the input (numpy.copy)"
         time = "device time per queued call; waited: wall time of one call with its wait" if on_gpu else "wall time per call"
         return (
-            f"time: {time}, the minimum of all repeats. vs best: how many times faster than the fastest peer.\n"
+            f"time: {time}, the minimum of all repeats.\n"
+            "vs best: how many times faster than the fastest peer.\n"
             f"vs floor: time divided by that of {floor}.\n"
             f"{operation_of(operation).work}"
         )

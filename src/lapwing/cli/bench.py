@@ -141,7 +141,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             write_report(report, options.json)
         except OSError as error:
-            raise UsageError(f"--json {options.json}: {error}") from error
+            raise UsageError(f"--json {options.json}: {error}\nhint: name another file, or free some space") from error
         print(f"wrote {options.json}")
     if options.plot:
         _plot(rows, options, library)
@@ -157,19 +157,21 @@ def _check_options(options: argparse.Namespace) -> None:
     for name in _NOT_FOR_RECORDS if options.record else ("quick", "output"):
         if getattr(options, name):
             why = "--record measures its own grid" if options.record else "it works only with --record"
-            raise UsageError(f"{why}; {_CHOICES.get(name, f'--{name}')} has no effect")
+            raise UsageError(f"{why}; {_CHOICES.get(name, f'--{name}')} has no effect\nhint: leave it out")
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     if options.record and options.operation == "eigvalsh":
         raise UsageError("eigvalsh uses the record of eigh\nhint: lapwing bench eigh --record")
     if options.record and options.operation not in RECORDS:
-        raise UsageError(f"--record is for {' and '.join(RECORDS)}")
+        raise UsageError(f"--record is for {' and '.join(RECORDS)}\nhint: leave it out, or bench one of these")
     kinds = operation_of(options.operation).matrices
     if options.matrix not in kinds:
-        raise UsageError(f"--matrix {options.matrix}: {options.operation} is measured with {', '.join(kinds)}")
+        raise UsageError(
+            f"--matrix {options.matrix}: {options.operation} is measured with {', '.join(kinds)}\nhint: --matrix {kinds[0]}"
+        )
     if options.subset is not None and options.operation not in _OF_EIGENVALUES:
-        raise UsageError("--subset is for eigh and eigvalsh")
+        raise UsageError("--subset is for eigh and eigvalsh\nhint: leave it out, or bench eigh")
     _check_choices(options)
     if options.json:
         check_output("--json", options.json)
@@ -184,20 +186,22 @@ def _check_choices(options: argparse.Namespace) -> None:
     for name, flag in _CHOICES.items():
         if getattr(options, name) is not None and name not in operation_of(options.operation).choices:
             others = [other for other in _OPERATIONS if name in operation_of(other).choices]
-            raise UsageError(f"{flag} is for {' and '.join(others)}")
+            raise UsageError(f"{flag} is for {' and '.join(others)}\nhint: leave it out, or bench one of these")
     for name, least in (("k", 1), ("rows", max(parse_sizes(options.sizes))), ("condition", 1.0)):
         if (value := getattr(options, name)) is not None and not value >= least:
-            raise UsageError(f"{_CHOICES[name]} {value:g} is less than {least:g}")
+            raise UsageError(f"{_CHOICES[name]} {value:g} is less than {least:g}\nhint: use {least:g} or more")
     chosen = operation_of(options.operation).choices
     if options.upper and ("upper" not in chosen or ("assume" in chosen and options.assume != "pos")):
-        raise UsageError("--upper is for cholesky, eigenvalues and --assume pos")
+        raise UsageError("--upper is for cholesky, eigenvalues and --assume pos\nhint: leave it out")
     special = options.assume in ("symmetric", "lower")
     if special and (options.matrix != "random" or options.condition is not None):
-        raise UsageError(f"--assume {options.assume} makes a matrix of its own; --matrix and --condition have no effect")
+        raise UsageError(
+            f"--assume {options.assume} makes its own matrix; --matrix and --condition have no effect\nhint: leave them out"
+        )
     if options.matrix != "random" and options.condition is not None:
-        raise UsageError(f"--condition makes a matrix of its own; --matrix {options.matrix} has no effect")
+        raise UsageError(f"--condition makes a matrix of its own; --matrix {options.matrix} has no effect\nhint: leave one out")
     if options.precision == "mixed" and not {*parse_dtypes(options.dtype)} <= {"float64", "complex128"}:
-        raise UsageError("--precision mixed is for float64 and complex128")
+        raise UsageError("--precision mixed is for float64 and complex128\nhint: --dtype float64")
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
@@ -219,7 +223,10 @@ def _part(subset: slice | None, n: int) -> tuple[int, int] | None:
         return None
     first, last, _ = subset.indices(n)
     if last <= first:
-        raise UsageError(f"--subset {subset.start or ''}:{subset.stop or ''} selects none of {n} eigenvalues")
+        raise UsageError(
+            f"--subset {subset.start or ''}:{subset.stop or ''} selects none of {n} eigenvalues\n"
+            "hint: --subset -16: selects the 16 largest"
+        )
     return None if last - first == n else (first, last - first)
 
 
@@ -318,7 +325,7 @@ def _plot(rows: list[Row], options: argparse.Namespace, library: str) -> None:
         else:
             plot_rows(rows, options.plot, f"{_what(options)}, lapwing through {library} on {options.device}")
     except OSError as error:
-        raise UsageError(f"--plot {options.plot}: {error}") from error
+        raise UsageError(f"--plot {options.plot}: {error}\nhint: name another file, or free some space") from error
     print(f"wrote {options.plot}")
 
 

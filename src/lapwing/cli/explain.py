@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     for name, operations in _TAKES.items():
         value = getattr(options, name)
         if value is not None and value is not False and options.operation not in operations:
-            raise UsageError(f"--{name} is for {', '.join(operations)}")
+            raise UsageError(f"--{name} is for {', '.join(operations)}\nhint: leave it out, or explain one of these")
     keywords: dict[str, Any] = {"upper": True} if options.upper else {}
     if options.assume:
         keywords["assume"] = options.assume
@@ -93,6 +93,6 @@ def _sharding(options: argparse.Namespace, shape: tuple[int, ...]) -> Any:
         if options.devices is None and grid is None:
             raise UsageError("--tile is for a matrix over many devices\nhint: add --devices or --grid")
         if len(shape) != 2:
-            raise UsageError(f"a sharded matrix has two sizes, not {len(shape)}: {options.shape}")
+            raise UsageError(f"a sharded matrix has two sizes, not {len(shape)}: {options.shape}\nhint: --shape 4096x4096")
         return Layout.cyclic((shape[0], shape[1]), options.tile, grid or best_grid(options.devices, *shape))  # type: ignore[arg-type]
     return grid or options.devices

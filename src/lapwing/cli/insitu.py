@@ -43,13 +43,13 @@ def _watch(options: argparse.Namespace) -> int:
     from ..insitu.live.terminal import watch
 
     if options.web and options.once:
-        raise UsageError("--once and --web cannot be combined: --once prints to the terminal")
+        raise UsageError("--once and --web cannot be combined: --once prints to the terminal\nhint: leave one out")
     if options.port is not None and not options.web:
         raise UsageError("--port needs --web\nhint: add --web")
     if not 0 <= (options.port or 0) <= 65535:
-        raise UsageError(f"--port {options.port} is not between 0 and 65535")
+        raise UsageError(f"--port {options.port} is not between 0 and 65535\nhint: leave it out for a free port")
     if not 0.05 <= options.interval <= 3600:
-        raise UsageError(f"--interval {options.interval:g} is not between 0.05 and 3600 seconds")
+        raise UsageError(f"--interval {options.interval:g} is not between 0.05 and 3600 seconds\nhint: --interval 1")
     if options.folder.exists() and not options.folder.is_dir():
         raise UsageError(f"{options.folder} is not a folder\nhint: pass the output folder of the run")
     if options.web:

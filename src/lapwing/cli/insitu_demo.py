@@ -33,7 +33,9 @@ _NINE_DIGITS = 2e-9  # relative: half a unit of the ninth digit, and a margin fo
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "build and run the Burgers example, and compare it with the published numbers"
     parser = commands.add_parser("demo", help=text, description=text.capitalize() + ". Takes a few seconds.")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="work in this new folder (default: a temporary one)")
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="work in this new folder (default: a temporary one; pictures are left here)"
+    )
     parser.add_argument("--no-show", action="store_true", help="do not open the pictures on the screen")
     parser.set_defaults(run=run)
 
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"\n$ {_shown(command)}", flush=True)
     code, output = _stream(command, folder)
     right = _compare(code, output)
-    _pictures(folder / "insitu", output, show=not options.no_show)
+    _pictures(folder / "insitu", output, show=not options.no_show, leave=options.keep is None)
     print(f"\nTo see the live view of this run: {program()} insitu watch {_shown([folder / 'insitu'])} [--web]")
     return 0 if right else 1
 
@@ -218,17 +220,31 @@ def _close(printed: str, wanted: float) -> bool:
         return False
 
 
-def _pictures(folder: Path, output: str, show: bool) -> None:
+def _pictures(folder: Path, output: str, show: bool, leave: bool) -> None:
     pictures = sorted(folder.glob("*.png"))
+    if leave:  # the run was in a temporary folder
+        pictures = [_copied(path) for path in pictures]
     if not pictures:
         hint = " (pip install matplotlib)" if "matplotlib" in output else ""
         print(f"\nThere are no pictures{hint}")
         return
-    print("\nPictures:", *(f"  {path}" for path in pictures), sep="\n")
+    print("\nPictures:", *(f"  {_near(path)}" for path in pictures), sep="\n")
     viewer = shutil.which("xdg-open")
     if show and viewer and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         for path in pictures:
             subprocess.Popen([viewer, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def _copied(path: Path) -> Path:
+    """Copy a picture to the current folder, where it is found again; if that cannot be written, it stays where it is."""
+    try:
+        return Path(shutil.copyfile(path, Path.cwd() / f"lapwing-insitu-{path.name}"))
+    except OSError:
+        return path
+
+
+def _near(path: Path) -> str:
+    return f"./{path.name}" if path.parent == Path.cwd() else str(path)
 
 
 def _shown(command: list[Any]) -> str:

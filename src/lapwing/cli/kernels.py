@@ -149,11 +149,11 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_info(options: argparse.Namespace) -> int:
     if not options.pack.is_file():
-        raise UsageError(f"kernels info: there is no file {options.pack}")
+        raise UsageError(f"kernels info: there is no file {options.pack}\nhint: lapwing kernels build writes one")
     try:
         pack = packs.read(options.pack)
     except packs.PackError as error:
-        raise UsageError(f"kernels info: {error}") from error
+        raise UsageError(f"kernels info: {error}\nhint: build it again, lapwing kernels build") from error
     print(_described(pack))
     counts = Counter(source for source, _, _ in pack.kernels)
     for source, count in sorted(counts.items()):

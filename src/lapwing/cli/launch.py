@@ -51,9 +51,9 @@ def _launch(options: argparse.Namespace) -> int:
     hosts = _hosts(options)
     ranks = (sum(hosts.values()) or cores) if options.ranks is None else options.ranks
     if ranks < 1:
-        raise UsageError(f"launch: -n {ranks} is not a positive number of ranks")
+        raise UsageError(f"launch: -n {ranks} is not a positive number of ranks\nhint: -n 4")
     if options.threads is not None and options.threads < 1:
-        raise UsageError(f"launch: --threads {options.threads} is not a positive number")
+        raise UsageError(f"launch: --threads {options.threads} is not a positive number\nhint: --threads 1, or leave it out")
     with tempfile.TemporaryDirectory(prefix="lapwing-launch-") as folder:  # its own for each launch
         with _reserved_port() as held:
             command = _command(options, [folder, str(ranks), str(held.getsockname()[1])])
@@ -74,7 +74,10 @@ def _hosts(options: argparse.Namespace) -> dict[str, int]:
         try:
             lines = options.hostfile.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"launch: --hostfile {options.hostfile}: {getattr(error, 'strerror', '') or error}") from None
+            raise UsageError(
+                f"launch: --hostfile {options.hostfile}: {getattr(error, 'strerror', '') or error}\n"
+                "hint: a text file with one host per line, for example: node1:4"
+            ) from None
         entries = [words[0] for line in lines if (words := line.partition("#")[0].replace(" slots=", ":").split())]
         flag = f"--hostfile {options.hostfile}"
     elif options.hosts is not None:
@@ -88,7 +91,7 @@ def _hosts(options: argparse.Namespace) -> dict[str, int]:
             raise UsageError(f"launch: {flag}: {entry!r} is not a host, nor host:places\nhint: --hosts first,second:2")
         hosts[name] = hosts.get(name, 0) + int(places or 1)
     if not hosts:
-        raise UsageError(f"launch: {flag} names no host")
+        raise UsageError(f"launch: {flag} names no host\nhint: name hosts, for example --hosts node1:4,node2:4")
     return hosts
 
 
@@ -106,7 +109,9 @@ def find_mpiexec(asked: str | None = None) -> str:
     if asked is not None:
         path = shutil.which(asked)
         if path is None:
-            raise UsageError(f"launch: --mpiexec {asked}: there is no such program")
+            raise UsageError(
+                f"launch: --mpiexec {asked}: there is no such program\nhint: give its path, or leave --mpiexec out"
+            )
         return path
     folders = [str(Path(sys.executable).parent), str(Path(sys.prefix, "bin"))]
     for name in ("mpiexec", "mpirun"):
@@ -158,7 +163,7 @@ def _command(options: argparse.Namespace, launch: list[str]) -> list[str]:
     if words[:1] == ["--"] or before[-1:] == ["--"]:
         program = list(words[1:] if words[:1] == ["--"] else words)
         if not program:
-            raise UsageError("launch: no program follows --")
+            raise UsageError("launch: no program follows --\nhint: lapwing launch -n 4 -- ./program")
         return program
     if not words:
         raise UsageError("launch: nothing to run\nhint: lapwing launch -n 4 script.py")
@@ -172,7 +177,9 @@ def _supervise(command: list[str], environment: dict[str, str]) -> int:
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
-        raise UsageError(f"launch: {command[0]} cannot be started: {error.strerror}") from None
+        raise UsageError(
+            f"launch: {command[0]} cannot be started: {error.strerror}\nhint: check its path and that it may be executed"
+        ) from None
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -54,28 +54,28 @@ def check_map_options(options: argparse.Namespace) -> None:
     """Refuse what can be refused without loading a library; then set the defaults."""
     for name in _NOT_FOR_MAPS:
         if getattr(options, name) is not None:
-            raise UsageError(f"map measures its own grid; --{'rhs' if name == 'k' else name} has no effect")
+            raise UsageError(f"map measures its own grid; --{'rhs' if name == 'k' else name} has no effect\nhint: leave it out")
     if options.upper:
-        raise UsageError("map measures its own grid; --upper has no effect")
+        raise UsageError("map measures its own grid; --upper has no effect\nhint: leave it out")
     check_positive(options, "repeat", "threads")
     if options.seconds is not None and not options.seconds > 0:
-        raise UsageError(f"--seconds {options.seconds:g} is not a positive number")
+        raise UsageError(f"--seconds {options.seconds:g} is not a positive number\nhint: --seconds 60")
     if options.output is not None and not options.record:
-        raise UsageError("it works only with --record; --output has no effect")
+        raise UsageError("--output works only with --record\nhint: add --record, or leave --output out")
     options.operations = tuple(OPERATIONS) if options.ops is None else parse_words(options.ops, OPERATIONS, "operation")
     options.dtypes = () if options.dtype is None else parse_dtypes(options.dtype)
     options.k_of_n = (1, 1) if options.part is None else _parse_part(options.part)
     options.save = options.save or Path()
     if options.output is not None and not options.output.is_dir():
-        raise UsageError(f"--output {options.output}: there is no such folder")
+        raise UsageError(f"--output {options.output}: there is no such folder\nhint: mkdir -p {options.output}")
     try:
         options.save.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--save {options.save}: {error.strerror}") from error
+        raise UsageError(f"--save {options.save}: {error.strerror}\nhint: name another folder") from error
     if options.merge:
         for name in ("ops", "dtype", "part", "seconds", "peers", "repeat", "quick"):
             if getattr(options, name):
-                raise UsageError(f"--merge measures nothing; --{name} has no effect")
+                raise UsageError(f"--merge measures nothing; --{name} has no effect\nhint: leave it out")
     if options.record and options.output is None and not own_records_writable():
         raise UsageError(
             "--record: there is no safe folder for your records\n"
@@ -140,7 +140,7 @@ def merge_maps(options: argparse.Namespace) -> int:
         reports = [read_report(path) for path in options.merge]
         merged = merge(reports)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--merge: {error}") from error
+        raise UsageError(f"--merge: {error}\nhint: name files that bench map --save wrote") from error
     devices = sorted({row.case.device for row in merged.rows})
     return _conclude(options, merged, options.save / f"map-{'-'.join(devices)}.json")
 
@@ -181,7 +181,7 @@ def _write(report: Report, path: Path) -> None:
     try:
         write_report(report, path)
     except OSError as error:
-        raise UsageError(f"--save {path}: {error}") from error
+        raise UsageError(f"--save {path}: {error}\nhint: name another folder, or free some space") from error
 
 
 def _write_records(options: argparse.Namespace, report: Report) -> None:

@@ -9,6 +9,12 @@ from typing import TextIO
 _WIDTH = 24
 
 
+def bar(done: int, total: int) -> str:
+    """ "[######..................]" """
+    filled = _WIDTH * max(0, min(done, total)) // max(total, 1)
+    return f"[{'#' * filled}{'.' * (_WIDTH - filled)}]"
+
+
 class Progress:
     """``step(text)`` shows what begins now; ``clear()`` removes the bar before something else is printed."""
 
@@ -22,9 +28,7 @@ class Progress:
     def step(self, text: str) -> None:
         self.done += 1
         if self.terminal:
-            filled = _WIDTH * (self.done - 1) // self.total
-            bar = "#" * filled + "." * (_WIDTH - filled)
-            self.stream.write(f"\r\x1b[K[{bar}] {self.done}/{self.total} {text}")
+            self.stream.write(f"\r\x1b[K{bar(self.done - 1, self.total)} {self.done}/{self.total} {text}")
         elif not self.quiet:
             self.stream.write(f"{self.done}/{self.total} {text}\n")
         self.stream.flush()

@@ -39,7 +39,7 @@ def run_record(options: argparse.Namespace, library: str) -> int:
         try:
             path = write_record(record, _place(options.output, record))
         except OSError as error:  # a full disk
-            raise UsageError(f"--record: {error}") from error
+            raise UsageError(f"--record: {error}\nhint: name a folder with --output") from error
         print(f"wrote {path}")
     if not options.output:
         planner.reload_records()

@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("run: no script was named\nhint: lapwing run --install torch script.py")
     target, *arguments = command
     if options.module is None and not Path(target).exists():
-        raise UsageError(f"run: there is no file {target}")
+        raise UsageError(f"run: there is no file {target}\nhint: lapwing run script.py, or lapwing run -m module")
     try:
         handle = install(*names)
     except ImportError as error:

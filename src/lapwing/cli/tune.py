@@ -57,7 +57,9 @@ def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namesp
             raise
         raise UsageError(str(error)) from error
     except FileNotFoundError as error:
-        raise UsageError(f"tune: {error.filename} does not exist" if error.filename else f"tune {error}") from error
+        raise UsageError(
+            f"tune: {error.filename} does not exist\nhint: check the path" if error.filename else f"tune {error}"
+        ) from error
 
 
 def run_all(options: argparse.Namespace) -> int:
@@ -99,7 +101,10 @@ def run_record(options: argparse.Namespace) -> int:
     try:
         recorded = record(program, watch=options.watch, keep=options.keep_logs)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"tune record: {program[0]} cannot be started: {getattr(error, 'strerror', error)}") from error
+        raise UsageError(
+            f"tune record: {program[0]} cannot be started: {getattr(error, 'strerror', error)}\n"
+            "hint: check its path and that it may be executed"
+        ) from error
     for note in recorded.notes:
         say(note)
     print_problems(recorded.log)
@@ -181,7 +186,9 @@ def run_compare(options: argparse.Namespace) -> int:
     _check_configured(options.workdir)
     check_writable(options.workdir / "results", "compare")
     limits = {name: getattr(options, name) for name in ("threshold", "minimum_us", "devices")}
-    comparisons = tune.compare(options.workdir, **limits)
+    live = Live()
+    comparisons = tune.compare(options.workdir, **limits, progress=live.step)
+    live.clear()
     if not comparisons:
         raise UsageError(f"tune compare: nothing was searched in {options.workdir}\nhint: lapwing tune run {options.workdir}")
     print(results.write(options.workdir, comparisons))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import counted
+from .progress import bar
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def products(log: Log) -> str:
 
 
 class Live:
-    """Shows progress: one line that changes on a terminal; elsewhere a line now and then."""
+    """Shows progress: one line that changes on a terminal, with a bar for "3/12 ..."; elsewhere a line now and then."""
 
     def __init__(self, every: float = 5.0) -> None:
         self.stream = sys.stderr or io.StringIO()  # stderr may be closed
@@ -99,7 +100,10 @@ class Live:
         if now - self.shown >= self.every:
             self.shown = now
             width = shutil.get_terminal_size().columns - 1
-            self.stream.write(f"\r\x1b[K{str(what)[:width]}" if self.terminal else f"lapwing: {what}\n")
+            text = str(what)
+            if self.terminal and (place := re.match(r"(\d+)/(\d+)\b", text)) and int(place[2]):
+                text = f"{bar(int(place[1]) - 1, int(place[2]))} {text}"
+            self.stream.write(f"\r\x1b[K{text[:width]}" if self.terminal else f"lapwing: {what}\n")
             self.stream.flush()
 
     def clear(self) -> None:

@@ -102,7 +102,7 @@ def all_steps(
     how: dict[str, Any] = {"devices": devices, "strategy": strategy, "seed": seed, "evaluations": evaluations}
     searched = run(workdir, budget=searching, **shared, **how)
     announce(searched)
-    comparisons = compare(workdir, threshold=threshold, devices=devices, until=ends)
+    comparisons = compare(workdir, threshold=threshold, devices=devices, until=ends, progress=progress)
     metrics = write_results(workdir, comparisons)
     announce(metrics)
     library = build(workdir, comparisons)

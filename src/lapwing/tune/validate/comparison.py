@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
@@ -65,6 +65,7 @@ def compare(
     devices: Sequence[int] | None = None,
     seed: int = 0,
     until: float = inf,
+    progress: Callable[[object], None] | None = None,
 ) -> tuple[Comparison, ...]:
     """Time the default, the vendor's best and the best few candidates of each product in turns, and keep real winners.
 
@@ -86,6 +87,8 @@ def compare(
     until : float
         The value of ``time.monotonic()`` at which to end. One product is compared in any case; another one is started only if
         it is likely to end in time.
+    progress : callable, optional
+        Called with a line of text for each product.
 
     Returns
     -------
@@ -99,6 +102,8 @@ def compare(
     try:
         targets = folder.configs()
         for place, target in enumerate(targets):
+            if progress is not None:
+                progress(f"{place + 1}/{len(targets)} {target.name}: comparing")
             every = folder.read_trials(target.name)
             trials = _usable(every, target, devices)
             if not trials:
