@@ -15,6 +15,7 @@ from ..core import packs
 from ..core.native import AUTO, missing_reason, native
 from ..core.plan import bytes_in_words
 from .kernel_calls import GPUS, common_kernels
+from .progress import Progress
 from .usage import UsageError, check_output, check_positive, parse_words, program, sentence
 
 _ARCHITECTURES = tuple(f"sm_{code}" for code in GPUS)
@@ -98,15 +99,18 @@ def _build(path: Path, architecture: int, wanted: list[tuple[str, str]], jobs: i
     missing = [(key, *kernel, f"sm_{architecture}") for key, kernel in keys.items() if key not in kept]
     print(f"sm_{architecture}: {len(keys)} kernels, {len(kept)} of them in {path} already", flush=True)
     failed = []
+    progress = Progress(len(missing), quiet=True)
     # fresh processes: this one may hold threads and libraries that a copy of it would not survive
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     try:
         for result in pool.map(_compile, missing, chunksize=4):
+            progress.step("compiled")
             if isinstance(result, packs.Kernel):
                 kept[result.key] = result
             else:
                 failed.append(result)
     finally:  # also after Ctrl-C: the next build goes on from here
+        progress.clear()
         pool.shutdown(cancel_futures=True)
         packs.write(path, architecture, kept.values(), compiler=compiler, lapwing=__version__)
         print(f"{path}: {len(kept)} kernels, {bytes_in_words(path.stat().st_size)}")
