@@ -144,18 +144,18 @@ def measure(options: argparse.Namespace) -> None:
         if options.device == "arrays":
             a, b = a.numpy(), b.numpy()
         try:
-            own, result = best(lambda: program(a, b), wait, options.each)  # noqa: B023
+            own, expected = best(lambda: program(a, b), wait, options.each)  # noqa: B023
         except RuntimeError as error:  # torch's batched eigh fails for some large batches
             print(f"{operation} {dtype} n={n} batch={batch}: the library fails: {str(error)[:80]}", flush=True)
             continue
         with lw.install("torch", "numpy", "scipy") as handle:
-            ours, got = best(lambda: program(a, b), wait, options.each)  # noqa: B023
+            ours, answer = best(lambda: program(a, b), wait, options.each)  # noqa: B023
         accepted = sum(calls["lapwing"] for calls in handle.report().values()) > 0
         if own < LONG:
             own = min(own, best(lambda: program(a, b), wait, options.each)[0])  # noqa: B023
         else:
             long.add((operation, dtype, n))
-        x, y = (np.asarray(unique(z).cpu() if hasattr(unique(z), "cpu") else unique(z)) for z in (result, got))
+        x, y = (np.asarray(unique(z).cpu() if hasattr(unique(z), "cpu") else unique(z)) for z in (expected, answer))
         error = float(np.abs(x - y).max() / max(np.abs(x).max(), 1e-30) / (n * np.finfo(x.dtype).eps))
         if error > (10_000 if operation == "expm" else 100):  # SciPy's expm of some matrices has three digits less
             raise SystemExit(f"{operation} {dtype} n={n} batch={batch}: wrong by {error:.3g} n eps")
@@ -219,8 +219,8 @@ def measured(path: Path) -> Iterator[tuple[str, str, int, int, float]]:
     elif kind == "blocks":
         for row in content["batches"] + content["few_matrices"]:
             ours = row.get("lapwing") or row.get("batched")
-            known = row["op"] in ("solve", "inv", "lu", "qr") and row["batch"] > 1 and row.get("rows", row["n"]) == row["n"]
-            if known and ours and row.get("torch"):
+            square = row["op"] in ("solve", "inv", "lu", "qr") and row["batch"] > 1 and row.get("rows", row["n"]) == row["n"]
+            if square and ours and row.get("torch"):
                 yield row["op"], "cuda", row["n"], row["batch"] * row["n"] ** 2, KEPT * row["torch"] / ours
     else:
         yield from in_map(content["rows"])
@@ -243,16 +243,17 @@ def in_map(rows: list[Row]) -> Iterator[tuple[str, str, int, int, float]]:
 
 
 def write(options: argparse.Namespace) -> None:
-    found: dict[tuple[str, str], dict[int, dict[int, list[float]]]] = defaultdict(
+    ratios: dict[tuple[str, str], dict[int, dict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for path in options.files:
         for operation, device, order, elements, ratio in measured(path):
-            found[operation, device][order][elements].append(ratio)
+            ratios[operation, device][order][elements].append(ratio)
     lines = []
-    for (operation, device), orders in sorted(found.items(), key=lambda item: item[0][::-1]):
-        known = sorted(orders)
-        cells = [cell_of(order, orders[order], before) for before, order in zip([known[0], *known], known, strict=False)]
+    for (operation, device), orders in sorted(ratios.items(), key=lambda item: item[0][::-1]):
+        ascending = sorted(orders)
+        pairs = zip([ascending[0], *ascending], ascending, strict=False)
+        cells = [cell_of(order, orders[order], smaller) for smaller, order in pairs]
         while cells and cells[-1][2] == 0:
             cells.pop()
         if any(times for _, _, times in cells):
@@ -263,10 +264,10 @@ def write(options: argparse.Namespace) -> None:
     print(f"{CELLS}: {len(lines)} rows; format it with ruff")
 
 
-def cell_of(order: int, sizes: dict[int, list[float]], before: int) -> tuple[int, int, float]:
+def cell_of(order: int, sizes: dict[int, list[float]], smaller: int) -> tuple[int, int, float]:
     """The least number of elements from which every measured dtype gains enough, and the gain in the middle of those.
 
-    Where that is one matrix or two, the cell also serves as many matrices of each order down to the one measured before.
+    Where that is one matrix or two, the cell also serves as many matrices of each order down to the smaller one that was measured.
     """
     least, ratios = 0, []
     for elements, values in sorted(sizes.items(), reverse=True):
@@ -274,7 +275,7 @@ def cell_of(order: int, sizes: dict[int, list[float]], before: int) -> tuple[int
             break
         least = elements
         ratios += values
-    least = least // order**2 * before**2 if order**2 <= least <= 2 * order**2 else least
+    least = least // order**2 * smaller**2 if order**2 <= least <= 2 * order**2 else least
     return (order, least, round(statistics.median(ratios), 1)) if ratios else (order, 0, 0)
 
 
@@ -306,19 +307,19 @@ AHEAD: dict[tuple[str, str], tuple[Cell, ...]] = {{
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("measure")
-    one.add_argument("--device", choices=PLACES, default="cpu")
-    one.add_argument("--ops", help="operations, separated by commas")
-    one.add_argument("--orders", help="orders, separated by commas")
-    one.add_argument("--dtypes", default="float32,float64")
-    one.add_argument("--part", default="1/1", help="of the cells: 2/5 is the second of five")
-    one.add_argument("--seconds", type=float, default=600, help="for all cells")
-    one.add_argument("--each", type=float, default=0.02, help="seconds for each program")
-    one.add_argument("--json", type=Path)
-    one.set_defaults(run=measure)
-    two = commands.add_parser("write")
-    two.add_argument("files", type=Path, nargs="+")
-    two.set_defaults(run=write)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("--device", choices=PLACES, default="cpu")
+    measuring.add_argument("--ops", help="operations, separated by commas")
+    measuring.add_argument("--orders", help="orders, separated by commas")
+    measuring.add_argument("--dtypes", default="float32,float64")
+    measuring.add_argument("--part", default="1/1", help="of the cells: 2/5 is the second of five")
+    measuring.add_argument("--seconds", type=float, default=600, help="for all cells")
+    measuring.add_argument("--each", type=float, default=0.02, help="seconds for each program")
+    measuring.add_argument("--json", type=Path)
+    measuring.set_defaults(run=measure)
+    writing = commands.add_parser("write")
+    writing.add_argument("files", type=Path, nargs="+")
+    writing.set_defaults(run=write)
     options = parser.parse_args()
     options.run(options)
 

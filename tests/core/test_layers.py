@@ -46,7 +46,7 @@ ALLOWED = {
     "__main__": {"cli", "_version"},
     "__init__": {"ops", "doors", "planner", "core", "_version"},
     "linalg": {"ops", "frameworks", "core"},
-    "plugins": {"plugins", "ops", "frameworks", "core"},
+    "plugins": {"plugins", "doors", "ops", "frameworks", "core"},
     "doors": {"doors", "ops", "frameworks", "core"},
     "_version": set(),
 }

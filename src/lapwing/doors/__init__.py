@@ -14,10 +14,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import Self
 
-__all__ = ["DOORS", "Handle", "install"]
+__all__ = ["DOORS", "Handle", "install", "open_with"]
 
 DOORS = ("torch", "numpy", "scipy", "jax")
 Counts = dict[str, list[float]]  # for each function: calls by lapwing, calls by the library, seconds saved
+OpenDoor = Callable[[Counts], Callable[[], None]]  # takes the counts to write to, returns how to close the door
 _lock = threading.RLock()
 _open: dict[str, tuple[Callable[[], None], Counts, int]] = {}  # how to close a door, its counts, how many handles hold it open
 
@@ -111,27 +112,36 @@ def install(*names: str) -> Handle:
     for name in chosen:
         if name not in DOORS:
             raise ValueError(f"install: {name!r} is not known\nhint: use one of {', '.join(map(repr, DOORS))}")
+    return open_with({name: _door(name) for name in chosen})
+
+
+def open_with(doors: dict[str, OpenDoor]) -> Handle:
+    """Open these doors, or hold open those that are: for :func:`install`, and for plug-ins with a door of their own."""
     with _lock:
         held: list[str] = []
         try:
-            for name in chosen:
-                _hold(name)
+            for name, open_door in doors.items():
+                _hold(name, open_door)
                 held.append(name)
         except BaseException:
             for name in held:
                 _release(name)
             raise
-        return Handle(chosen)
+        return Handle(tuple(doors))
 
 
-def _hold(name: str) -> None:
+def _door(name: str) -> OpenDoor:
+    # imported when it is opened: the library may be missing
+    return lambda counts: import_module(f".{name}", __name__).open_door(counts)  # type: ignore[no-any-return]
+
+
+def _hold(name: str, open_door: OpenDoor) -> None:
     if name in _open:
         close, counts, holders = _open[name]
         _open[name] = close, counts, holders + 1
         return
     counts = {}
-    close = import_module(f".{name}", __name__).open_door(counts)
-    _open[name] = close, counts, 1
+    _open[name] = open_door(counts), counts, 1
 
 
 def _release(name: str) -> None:

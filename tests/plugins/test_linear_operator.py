@@ -1,0 +1,187 @@
+"""linear_operator's inv_quad_logdet by the closed form: values, gradients, warnings and errors stay linear_operator's own."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+linear_operator = pytest.importorskip("linear_operator")
+from linear_operator import settings, to_linear_operator  # noqa: E402
+from linear_operator.operators import AddedDiagLinearOperator, ConstantDiagLinearOperator, DiagLinearOperator  # noqa: E402
+from linear_operator.utils.errors import NanError, NotPSDError  # noqa: E402
+
+import lapwing.doors.cells as cells  # noqa: E402
+from lapwing.plugins.linear_operator import install  # noqa: E402
+
+
+def problem(shape, n, columns, dtype, device="cpu"):
+    torch.manual_seed(n)
+    a = torch.randn(*shape, n, n, dtype=torch.float64, device=device)
+    k = (a @ a.mT / n + torch.eye(n, device=device)).to(dtype).requires_grad_()
+    d = (torch.rand(*shape, n, dtype=dtype, device=device) + 0.5).requires_grad_()
+    r = torch.randn(*shape, n, columns, dtype=dtype, device=device).requires_grad_()
+    return k, d, r
+
+
+def operator_of(kind, k, d):
+    if kind == "dense":
+        return to_linear_operator(k)
+    if kind == "constant":
+        return AddedDiagLinearOperator(to_linear_operator(k), ConstantDiagLinearOperator(d[..., :1], k.shape[-1]))
+    return AddedDiagLinearOperator(to_linear_operator(k), DiagLinearOperator(d))
+
+
+def values_and_gradients(kind, inputs, reduce):
+    k, d, r = inputs
+    values = operator_of(kind, k, d).inv_quad_logdet(r, logdet=True, reduce_inv_quad=reduce)
+    weights = [torch.arange(1.0, 1 + v.numel(), dtype=v.dtype, device=v.device).view(v.shape) for v in values]
+    gradients = torch.autograd.grad(values, inputs, weights, allow_unused=True)
+    return [*values, *(g for g in gradients if g is not None)]
+
+
+def check(kind, inputs, reduce=True):
+    expected = values_and_gradients(kind, inputs, reduce)
+    with install() as handle:
+        got = values_and_gradients(kind, inputs, reduce)
+    assert handle.report() == {"linear_operator.inv_quad_logdet": {"lapwing": 1, "own": 0}}
+    n, eps = inputs[0].shape[-1], torch.finfo(inputs[0].dtype).eps
+    for x, y in zip(expected, got, strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        assert (x - y).abs().max() <= 20 * n * eps * max(x.abs().max(), 1)
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["table", "ours"])
+@pytest.mark.parametrize("kind", ["dense", "diagonal", "constant"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_values_and_gradients(kind, shape, dtype, everywhere, monkeypatch):
+    for operation in ("cholesky", "cholesky_inverse", "triangular") if everywhere else ():
+        monkeypatch.setitem(cells.AHEAD, (operation, "cpu"), (cells.Cell(10**6, 1, 1.0),))
+    for n, columns, reduce in ((2, 1, True), (7, 2, False), (33, 1, True)):
+        check(kind, problem(shape, n, columns, dtype), reduce)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape, n", [((64,), 256), ((3,), 7), ((), 100)], ids=str)
+def test_on_the_gpu(shape, n):
+    check("constant", problem(shape, n, 1, torch.float32, "cuda"))
+
+
+def test_second_derivatives():
+    k, d, r = problem((), 3, 1, torch.float64)
+
+    def values(k, d, r):
+        return operator_of("diagonal", (k + k.mT) / 2, d).inv_quad_logdet(r, logdet=True)
+
+    with install() as handle:
+        assert torch.autograd.gradgradcheck(values, (k, d, r), fast_mode=True)
+    assert handle.report()["linear_operator.inv_quad_logdet"]["own"] == 0
+
+
+def warned(function):
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        result = function()
+    return result, [(w.category, str(w.message)) for w in log]
+
+
+def test_jitter_and_errors_are_those_of_linear_operator():
+    torch.manual_seed(0)
+    x = torch.randn(3, 6, 2)
+    singular = torch.eye(6).repeat(3, 1, 1)
+    singular[1] = x[1] @ x[1].mT
+    r = torch.ones(3, 6, 1)
+    expected, log = warned(lambda: to_linear_operator(singular).inv_quad_logdet(r, logdet=True))
+    with install():
+        got, same = warned(lambda: to_linear_operator(singular).inv_quad_logdet(r, logdet=True))
+        assert log and same == log
+        for a, b in zip(expected, got, strict=True):
+            assert torch.allclose(a, b, rtol=1e-3)
+        with pytest.raises(NotPSDError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            to_linear_operator(-torch.eye(4)).inv_quad_logdet(torch.ones(4, 1), logdet=True)
+        with pytest.raises(NanError):
+            to_linear_operator(torch.full((4, 4), torch.nan)).inv_quad_logdet(torch.ones(4, 1), logdet=True)
+
+
+def test_other_routes_stay_linear_operators_own():
+    k, d, r = problem((), 5, 1, torch.float64)
+    with install() as handle:
+        cached = to_linear_operator(k)
+        cached.cholesky()
+        cached.inv_quad_logdet(r, logdet=True)
+        torch.func.grad(lambda x: to_linear_operator(x).inv_quad_logdet(r, logdet=True)[1])(k)
+        operator_of("diagonal", k, d).inv_quad_logdet(r)
+        operator_of("dense", k, d).inv_quad_logdet(logdet=True)
+        with settings.max_cholesky_size(1), settings.num_trace_samples(1):
+            operator_of("dense", k, d).inv_quad_logdet(r, logdet=True)
+        with pytest.raises(RuntimeError, match="should have the same number of dimensions"):
+            operator_of("dense", k, d).inv_quad_logdet(torch.ones(2, 5, 1, dtype=torch.float64), logdet=True)
+    assert handle.report()["linear_operator.inv_quad_logdet"]["lapwing"] == 0
+
+
+def test_undo_restores_every_name():
+    names = (
+        (linear_operator.LinearOperator, "inv_quad_logdet"),
+        (AddedDiagLinearOperator, "evaluate_kernel"),
+        (torch, "broadcast_shapes"),
+    )
+    own = [getattr(*name) for name in names]
+    first, second = install(), install()
+    assert all(getattr(*name) is not function for name, function in zip(names, own, strict=True))
+    assert torch.broadcast_shapes((3, 1), torch.Size([2])) == (3, 2)
+    assert torch.broadcast_shapes(torch.Size([3]), torch.Size([3])) == (3,) and torch.broadcast_shapes() == ()
+    first.undo()
+    first.undo()
+    assert getattr(*names[0]) is not own[0]
+    second.undo()
+    assert [getattr(*name) for name in names] == own
+
+
+@pytest.mark.parametrize("kernel", ["scaled", "sum", "product", "fixed"])
+def test_gpytorch_trains_to_the_same_loss(kernel):
+    gpytorch = pytest.importorskip("gpytorch")
+    rbf, matern = gpytorch.kernels.RBFKernel, gpytorch.kernels.MaternKernel
+    kernels = {
+        "scaled": lambda: gpytorch.kernels.ScaleKernel(rbf(batch_shape=shape), batch_shape=shape),
+        "sum": lambda: rbf(batch_shape=shape) + gpytorch.kernels.ScaleKernel(matern(batch_shape=shape), batch_shape=shape),
+        "product": lambda: rbf(batch_shape=shape) * matern(batch_shape=shape),
+        "fixed": lambda: rbf(batch_shape=shape),
+    }
+    shape = torch.Size([3])
+
+    class Model(gpytorch.models.ExactGP):
+        def __init__(self, x, y, likelihood):
+            super().__init__(x, y, likelihood)
+            self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
+            self.covar_module = kernels[kernel]()
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def train():
+        torch.manual_seed(0)
+        x = torch.rand(3, 20, 2, dtype=torch.float64)
+        y = torch.sin(6 * x.sum(-1)) + 0.1 * torch.randn(3, 20, dtype=torch.float64)
+        if kernel == "fixed":
+            likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(0.1 + 0.1 * torch.rand_like(y))
+        else:
+            likelihood = gpytorch.likelihoods.GaussianLikelihood(batch_shape=shape)
+        model = Model(x, y, likelihood).double()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        mll = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood.double(), model)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = -mll(model(x), y).sum()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        return loss.item(), model(x[:, :4]).mean.detach()
+
+    loss, mean = train()
+    with install() as handle:
+        same_loss, same_mean = train()
+    assert handle.report()["linear_operator.inv_quad_logdet"] == {"lapwing": 5, "own": 0}
+    assert same_loss == pytest.approx(loss, rel=1e-10) and torch.allclose(mean, same_mean, rtol=1e-7, atol=1e-9)
