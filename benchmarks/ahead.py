@@ -204,7 +204,7 @@ def measured(path: Path) -> Iterator[tuple[str, str, int, int, float]]:
     elif kind == "install":
         for name, row in content["ratios"].items():
             operation, batch, m, n = re.fullmatch(r"(?:numpy )?(\w+) of \((\d+), (\d+), (\d+)\).*", name).groups()  # type: ignore[union-attr]
-            if row["taken"] and not name.startswith("numpy"):
+            if row["accepted"] and not name.startswith("numpy"):
                 order, elements = max(int(m), int(n)), int(batch) * int(m) * int(n)
                 yield operation, content["device"], order, elements, row["times_as_fast"]
     elif kind == "spectra":
@@ -267,7 +267,7 @@ def write(options: argparse.Namespace) -> None:
 def cell_of(order: int, sizes: dict[int, list[float]], smaller: int) -> tuple[int, int, float]:
     """The least number of elements from which every measured dtype gains enough, and the gain in the middle of those.
 
-    Where that is one matrix or two, the cell also serves as many matrices of each order down to the smaller one that was measured.
+    Where that is one matrix or two, the cell also serves as many matrices of each order down to the smaller one measured.
     """
     least, ratios = 0, []
     for elements, values in sorted(sizes.items(), reverse=True):

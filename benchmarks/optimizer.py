@@ -1,6 +1,6 @@
 """Blocks of second-order optimisers: python benchmarks/optimizer.py --device cuda.
 
-Times in milliseconds: lapwing's are the minimum of three, those of torch's long loops are taken once.
+Times in milliseconds: lapwing's are the minimum of three, torch's long loops run once.
 """
 
 from __future__ import annotations
