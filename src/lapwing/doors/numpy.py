@@ -39,18 +39,35 @@ def _named(name: str, values: tuple[Any, ...]) -> Any:
     return getattr(_inner, name, lambda *x: x)(*values)
 
 
+_DOUBLE, _SINGLE = {"f": "d", "F": "D"}, {"d": "f", "D": "F"}
+
+
+def _run(function: Callable[..., Any], *arrays: np.ndarray, **options: Any) -> Any:
+    """float32 and complex64 as NumPy computes them: in double precision, the results rounded."""
+    double = _DOUBLE.get(arrays[0].dtype.char)
+    if double is None:
+        return function(*arrays, **options)
+    result = function(*(x.astype(double) for x in arrays), **options)
+    return tuple(map(_rounded, result)) if isinstance(result, tuple) else _rounded(result)
+
+
+def _rounded(x: Any) -> Any:
+    with np.errstate(over="ignore"):  # an infinite determinant is left to NumPy, which warns
+        return x.astype(_SINGLE[x.dtype.char])
+
+
 def _cholesky(a: np.ndarray, /, *, upper: bool = False) -> Any:
-    return cholesky(a, upper=bool(upper)) if is_ahead("cholesky", a) else None
+    return _run(cholesky, a, upper=bool(upper)) if is_ahead("cholesky", a) else None
 
 
 def _det(a: np.ndarray) -> Any:
-    value = det(a) if is_ahead("slogdet", a) else None
+    value = _run(det, a) if is_ahead("slogdet", a) else None
     # NumPy warns of overflow and NaN, and has its own value for a matrix with Inf
     return value if value is not None and np.isfinite(value).all() else None
 
 
 def _slogdet(a: np.ndarray) -> Any:
-    parts = slogdet(a) if is_ahead("slogdet", a) else None
+    parts = _run(slogdet, a) if is_ahead("slogdet", a) else None
     return _named("SlogdetResult", parts) if parts is not None and (parts[1] < np.inf).all() else None
 
 
@@ -64,21 +81,21 @@ def real_where_all_are(a: np.ndarray, w: np.ndarray, *results: np.ndarray) -> tu
 def _eig(a: np.ndarray) -> Any:
     if not is_ahead("eig", a):
         return None
-    w, v = eig(a)
+    w, v = _run(eig, a)
     return _named("EigResult", real_where_all_are(a, w, w, v))
 
 
 def _eigvals(a: np.ndarray) -> Any:
-    w = eigvals(a) if is_ahead("eigvals", a) else None
+    w = _run(eigvals, a) if is_ahead("eigvals", a) else None
     return None if w is None else real_where_all_are(a, w, w)[0]
 
 
 def _eigh(a: np.ndarray, UPLO: str = "L") -> Any:
-    return _named("EighResult", eigh(a, upper=_upper(UPLO))) if is_ahead("eigh", a) else None
+    return _named("EighResult", _run(eigh, a, upper=_upper(UPLO))) if is_ahead("eigh", a) else None
 
 
 def _eigvalsh(a: np.ndarray, UPLO: str = "L") -> Any:
-    return eigvalsh(a, upper=_upper(UPLO)) if is_ahead("eigvalsh", a) else None
+    return _run(eigvalsh, a, upper=_upper(UPLO)) if is_ahead("eigvalsh", a) else None
 
 
 def _upper(uplo: str) -> bool:
@@ -88,30 +105,30 @@ def _upper(uplo: str) -> bool:
 
 
 def _inv(a: np.ndarray) -> Any:
-    return inv(a) if is_ahead("inv", a) else None
+    return _run(inv, a) if is_ahead("inv", a) else None
 
 
 def _solve(a: np.ndarray, b: Any) -> Any:
     plain = (
         type(b) is np.ndarray and b.dtype is a.dtype and (b.shape[:-1] == a.shape[:-1] or b.shape == a.shape[:1] == a.shape[1:])
     )
-    return solve(a, b) if plain and is_ahead("solve", a) else None
+    return _run(solve, a, b) if plain and is_ahead("solve", a) else None
 
 
 def _qr(a: np.ndarray, mode: str = "reduced") -> Any:
-    return _named("QRResult", qr(a)) if mode == "reduced" and is_ahead("qr", a) else None
+    return _named("QRResult", _run(qr, a)) if mode == "reduced" and is_ahead("qr", a) else None
 
 
 def _svd(a: np.ndarray, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     if hermitian or not is_ahead("svd" if compute_uv else "svdvals", a):
         return None
     if not compute_uv:
-        return svdvals(a)
-    return None if full_matrices and a.shape[-1] != a.shape[-2] else _named("SVDResult", svd(a))
+        return _run(svdvals, a)
+    return None if full_matrices and a.shape[-1] != a.shape[-2] else _named("SVDResult", _run(svd, a))
 
 
 def _svdvals(x: np.ndarray, /) -> Any:
-    return svdvals(x) if is_ahead("svdvals", x) else None
+    return _run(svdvals, x) if is_ahead("svdvals", x) else None
 
 
 _KERNELS: dict[str, Kernel] = {
