@@ -19,7 +19,7 @@ _NEEDS_A_LIBRARY = {
     *(f"lapwing.tune.dispatch.{name}" for name in ("calls", "compiled", "dispatcher", "layers", "patch")),
     *(f"lapwing.distributed.backends.xla.{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
     *(f"lapwing.doors.{name}" for name in ("jax", "scipy", "torch")),
-    *(f"lapwing.plugins.{name}" for name in ("lineax", "netket")),
+    *(f"lapwing.plugins.{name}" for name in ("linear_operator", "lineax", "netket")),
     "lapwing.distributed.fronts.dtensor_calls",
     "lapwing.tune.backends.kernels.tile",
     "lapwing.distributed.fronts.jax",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import sys
 import warnings
 
 import pytest
@@ -120,6 +122,11 @@ def test_other_routes_stay_linear_operators_own():
         with pytest.raises(RuntimeError, match="should have the same number of dimensions"):
             operator_of("dense", k, d).inv_quad_logdet(torch.ones(2, 5, 1, dtype=torch.float64), logdet=True)
     assert handle.report()["linear_operator.inv_quad_logdet"]["lapwing"] == 0
+
+
+def test_example_of_the_docstring():
+    result = doctest.testmod(sys.modules["lapwing.plugins.linear_operator"])
+    assert result.attempted and not result.failed
 
 
 def test_undo_restores_every_name():

@@ -85,7 +85,7 @@ def _open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
 
     def broadcast_shapes(*shapes: Any) -> Any:
         first = shapes[0] if shapes else None
-        if type(first) is torch.Size and not torch.jit.is_tracing() and all(shape == first for shape in shapes):
+        if type(first) is torch.Size and framework._tracing_state() is None and all(shape == first for shape in shapes):
             return first
         return own_shapes(*shapes)
 
@@ -222,7 +222,7 @@ def _factor(k: torch.Tensor) -> torch.Tensor:
 def _triangular(l: torch.Tensor, b: torch.Tensor, adjoint: bool = False) -> torch.Tensor:
     if _ahead("triangular", l) and l.is_contiguous():
         return framework._run(TRIANGULAR, (l, b), (ADJOINT if adjoint else 0,), AUTO)[0]  # type: ignore[no-any-return]
-    return torch.linalg.solve_triangular(l.mT if adjoint else l, b, upper=adjoint)
+    return torch.linalg.solve_triangular(l.mT if adjoint else l, b, upper=adjoint)  # type: ignore[no-any-return]
 
 
 def _inverse(l: torch.Tensor) -> torch.Tensor:
