@@ -29,7 +29,7 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.memoize import _is_in_cache_ignore_all_args
 from torch.autograd import forward_ad
 
-from ..core.native import AUTO
+from ..core.native import AUTO, native
 from ..core.problem import ADJOINT
 from ..doors import Handle, open_with
 from ..doors.ahead import ahead
@@ -208,7 +208,9 @@ def _again(ctx: Any, inputs: tuple[Any, ...], gradients: tuple[Any, ...]) -> lis
 
 
 def _ahead(operation: str, a: torch.Tensor) -> bool:
-    return a.dim() > 2 and ahead(operation, "cuda" if a.is_cuda else "cpu", a.shape)
+    # On a GPU all batches: torch inverts the matrices of a batch one by one there. H200, 64 x 256: 5.5 ms a step by torch's
+    # functions, 3.8 ms by lapwing's.
+    return a.dim() > 2 and native is not None and (a.is_cuda or ahead(operation, "cpu", a.shape))
 
 
 def _factor(k: torch.Tensor) -> torch.Tensor:
@@ -220,13 +222,15 @@ def _factor(k: torch.Tensor) -> torch.Tensor:
 
 
 def _triangular(l: torch.Tensor, b: torch.Tensor, adjoint: bool = False) -> torch.Tensor:
-    if _ahead("triangular", l) and l.is_contiguous():
+    if _ahead("triangular", l):
+        l = l.contiguous()
         return framework._run(TRIANGULAR, (l, b), (ADJOINT if adjoint else 0,), AUTO)[0]  # type: ignore[no-any-return]
     return torch.linalg.solve_triangular(l.mT if adjoint else l, b, upper=adjoint)  # type: ignore[no-any-return]
 
 
 def _inverse(l: torch.Tensor) -> torch.Tensor:
-    if _ahead("cholesky_inverse", l) and l.is_contiguous():
+    if _ahead("cholesky_inverse", l):
+        l = l.contiguous()
         identity = torch.eye(l.shape[-1], dtype=l.dtype, device=l.device).expand(l.shape)
         return framework._run(CHOLESKY_SOLVE, (l, l, identity), (0,), AUTO)[0]  # type: ignore[no-any-return]
     return torch.cholesky_inverse(l).contiguous()
