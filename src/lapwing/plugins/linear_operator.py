@@ -29,7 +29,7 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.memoize import _is_in_cache_ignore_all_args
 from torch.autograd import forward_ad
 
-from ..core.native import AUTO, native
+from ..core.native import AUTO
 from ..core.problem import ADJOINT
 from ..doors import Handle, open_with
 from ..doors.ahead import ahead
@@ -208,9 +208,7 @@ def _again(ctx: Any, inputs: tuple[Any, ...], gradients: tuple[Any, ...]) -> lis
 
 
 def _ahead(operation: str, a: torch.Tensor) -> bool:
-    # On a GPU all batches: torch inverts the matrices of a batch one by one there. H200, 64 x 256: 5.5 ms a step by torch's
-    # functions, 3.8 ms by lapwing's.
-    return a.dim() > 2 and native is not None and (a.is_cuda or ahead(operation, "cpu", a.shape))
+    return a.dim() > 2 and ahead(operation, "cuda" if a.is_cuda else "cpu", a.shape)
 
 
 def _factor(k: torch.Tensor) -> torch.Tensor:
@@ -222,7 +220,8 @@ def _factor(k: torch.Tensor) -> torch.Tensor:
 
 
 def _triangular(l: torch.Tensor, b: torch.Tensor, adjoint: bool = False) -> torch.Tensor:
-    if _ahead("triangular", l):
+    # H200, 64 x 256: with torch's two solves of one column a step takes longer
+    if _ahead("triangular", l) or (l.is_cuda and _ahead("cholesky", l)):
         l = l.contiguous()
         return framework._run(TRIANGULAR, (l, b), (ADJOINT if adjoint else 0,), AUTO)[0]  # type: ignore[no-any-return]
     return torch.linalg.solve_triangular(l.mT if adjoint else l, b, upper=adjoint)  # type: ignore[no-any-return]
