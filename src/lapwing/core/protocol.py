@@ -24,6 +24,10 @@ class Framework(Protocol):
         """False."""
 
     @property
+    def direct(self) -> bool:
+        """Whether small calls have a short way: ``results_direct``, ``solve_direct`` and ``mirrored_direct``."""
+
+    @property
     def Namespace(self) -> Any:
         """The array functions that derivatives and composed operations are written in."""
 

@@ -13,6 +13,7 @@ from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
+direct = False
 light = LightFunctions(cp)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 

@@ -29,6 +29,7 @@ except ImportError:  # a private name; without it the newer partitioner gathers 
     _sharding_rules = None  # type: ignore[assignment]
 
 sharded = False
+direct = False
 light = LightFunctions(jnp)
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph

@@ -15,9 +15,10 @@ from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
+direct = True
 light = LightFunctions(np)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
-_empty = np.empty
+_empty, _ndarray = np.empty, np.ndarray
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation
 
 
@@ -81,7 +82,7 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray)
     """
     dtype = a.dtype
     code = _CODE.get(dtype)
-    if code is None or native is None or b.dtype is not dtype:
+    if code is None or native is None or type(a) is not _ndarray or type(b) is not _ndarray or b.dtype is not dtype:
         return None
     x = _empty(b.shape, dtype)
     return x if native.direct(operation.code, code, flags, a, b, x) else None
@@ -90,21 +91,33 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray)
 def mirrored_direct(operation: Operation, flags: int, a: np.ndarray) -> np.ndarray | None:
     """The whole matrix of which one triangle is read, under the same conditions."""
     code = _CODE.get(a.dtype)
-    if code is None or native is None:
+    if code is None or native is None or type(a) is not _ndarray:
         return None
     whole = _empty(a.shape, a.dtype)
     return whole if native.direct(operation.code, code, flags, a, whole) else None
 
 
-def results_direct(operation: Operation, flags: int, a: np.ndarray) -> tuple[np.ndarray, ...] | None:
+def results_direct(operation: Operation, params: Params, a: np.ndarray) -> tuple[np.ndarray, ...] | None:
     """The same for an operation on one matrix: its results without the status."""
-    dtype, shape = a.dtype, a.shape
+    dtype = a.dtype
     code = _CODE.get(dtype)
-    if code is None or native is None or len(shape) < 2:
+    if code is None or native is None or type(a) is not _ndarray:
         return None
-    _, results, kinds = _layout(operation, (shape,), (flags,), dtype)
-    outputs = tuple(map(_empty, results[:-1], kinds))
-    return outputs if native.direct(operation.code, code, flags, a, *outputs) else None
+    layout = _direct_layout(operation, a.shape, params, dtype)
+    if layout is None:
+        return None
+    sizes, results, kinds = layout
+    outputs = tuple(map(_empty, results, kinds))
+    return outputs if native.direct_sized(operation.code, code, 0, params[0], sizes, a, *outputs) else None
+
+
+@lru_cache(maxsize=1024)
+def _direct_layout(operation: Operation, shape: tuple[int, ...], params: Params, dtype: np.dtype) -> Any:
+    """As :func:`_layout`, without the status; None where the shape needs the long way."""
+    if not operation.takes((shape,)):
+        return None
+    sizes, results, kinds = _layout(operation, (shape,), params, dtype)
+    return sizes, results[:-1], kinds[:-1]
 
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:

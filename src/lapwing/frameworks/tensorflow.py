@@ -29,6 +29,7 @@ from ..core.problem import COMPLEX, DTYPES, REAL, Spec
 from . import numpy
 
 sharded = False
+direct = False
 try:
     from tensorflow.python.eager.record import could_possibly_record as _could_record
 except ImportError:  # a private name; without it every call prepares for derivatives
