@@ -97,26 +97,29 @@ def mirrored_direct(operation: Operation, flags: int, a: np.ndarray) -> np.ndarr
     return whole if native.direct(operation.code, code, flags, a, whole) else None
 
 
-def results_direct(operation: Operation, params: Params, a: np.ndarray) -> tuple[np.ndarray, ...] | None:
-    """The same for an operation on one matrix: its results without the status."""
-    dtype = a.dtype
+def results_direct(operation: Operation, params: Params, *arrays: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """The same for any operation with a status: its results without that."""
+    dtype = arrays[0].dtype
     code = _CODE.get(dtype)
-    if code is None or native is None or type(a) is not _ndarray:
+    if code is None or native is None:
         return None
-    layout = _direct_layout(operation, a.shape, params, dtype)
+    for x in arrays:
+        if type(x) is not _ndarray or x.dtype is not dtype:
+            return None
+    layout = _direct_layout(operation, tuple([x.shape for x in arrays]), params, dtype)
     if layout is None:
         return None
     sizes, results, kinds = layout
     outputs = tuple(map(_empty, results, kinds))
-    return outputs if native.direct_sized(operation.code, code, 0, params[0], sizes, a, *outputs) else None
+    return outputs if native.direct_sized(operation.code, code, 0, params[0], sizes, *arrays, *outputs) else None
 
 
 @lru_cache(maxsize=1024)
-def _direct_layout(operation: Operation, shape: tuple[int, ...], params: Params, dtype: np.dtype) -> Any:
-    """As :func:`_layout`, without the status; None where the shape needs the long way."""
-    if not operation.takes((shape,)):
+def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> Any:
+    """As :func:`_layout`, without the status; None where the shapes need the long way."""
+    if not operation.takes(shapes):
         return None
-    sizes, results, kinds = _layout(operation, (shape,), params, dtype)
+    sizes, results, kinds = _layout(operation, shapes, params, dtype)
     return sizes, results[:-1], kinds[:-1]
 
 

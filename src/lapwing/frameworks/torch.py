@@ -185,24 +185,28 @@ def _run(
     return operation.turn_back(outputs) if turned else outputs
 
 
-def results_direct(operation: Operation, params: Params, a: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-    """The results without the status, for a plain CPU tensor where every matrix has them; else None.
+def results_direct(operation: Operation, params: Params, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    """The results without the status, for plain CPU tensors of one dtype where every matrix has them; else None.
 
     The short way: looking at everything that a tensor could be takes longer than a small matrix.
     """
-    if torch.compiler.is_compiling() or native is None or _watched() or not _is_simple(a):
+    if torch.compiler.is_compiling() or native is None or _watched():
         return None
-    layout = _direct_layout(operation, (a.shape,), params, a.dtype)
+    dtype = arrays[0].dtype
+    for x in arrays:
+        if not _is_simple(x) or x.dtype is not dtype:
+            return None
+    layout = _direct_layout(operation, tuple([x.shape for x in arrays]), params, dtype)
     if layout is None:
         return None
     code, sizes, results, patterns = layout
     if patterns is not None:
         outputs = tuple([torch.empty_like(x) for x in patterns])
     else:
-        outputs = tuple([a.new_empty(s, dtype=d) for s, d in results])
-    addresses = [x.data_ptr() for x in outputs]
+        outputs = tuple([arrays[0].new_empty(s, dtype=d) for s, d in results])
+    addresses = [x.data_ptr() for x in (*arrays, *outputs)]
     limits = torch.get_num_threads(), params[0] | LENT
-    return outputs if native.direct_sized(operation.code, code, *limits, sizes, a.data_ptr(), *addresses) else None
+    return outputs if native.direct_sized(operation.code, code, *limits, sizes, *addresses) else None
 
 
 def mirrored_direct(operation: Operation, flags: int, a: torch.Tensor) -> torch.Tensor | None:
