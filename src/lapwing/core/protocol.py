@@ -24,10 +24,6 @@ class Framework(Protocol):
         """False."""
 
     @property
-    def direct(self) -> bool:
-        """Whether small calls have a short way: ``results_direct``, ``solve_direct`` and ``mirrored_direct``."""
-
-    @property
     def Namespace(self) -> Any:
         """The array functions that derivatives and composed operations are written in."""
 
@@ -41,6 +37,9 @@ class Framework(Protocol):
     def shape_of(self, a: Any, /) -> tuple[Any, ...]: ...
 
     def dtype_of(self, a: Any, /) -> str: ...
+
+    def direct(self, a: Any, /) -> bool:
+        """Whether a small call may go by a short way: ``results_direct``, ``solve_direct`` and ``mirrored_direct``."""
 
     def traced(self, a: Any, /) -> bool:
         """Whether values cannot be looked at: jit, compile, graph mode, graph capture."""

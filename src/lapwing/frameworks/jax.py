@@ -29,7 +29,6 @@ except ImportError:  # a private name; without it the newer partitioner gathers 
     _sharding_rules = None  # type: ignore[assignment]
 
 sharded = False
-direct = False
 light = LightFunctions(jnp)
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
@@ -48,6 +47,10 @@ def shape_of(a: Any) -> tuple[Any, ...]:
 
 def dtype_of(a: Any) -> str:
     return str(a.dtype)
+
+
+def direct(a: Any) -> bool:
+    return False
 
 
 def traced(a: Any) -> bool:

@@ -15,7 +15,6 @@ from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
-direct = True
 light = LightFunctions(np)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 _empty, _ndarray = np.empty, np.ndarray
@@ -32,6 +31,10 @@ def shape_of(a: np.ndarray) -> tuple[int, ...]:
 
 def dtype_of(a: np.ndarray) -> str:
     return _NAME.get(a.dtype) or a.dtype.name
+
+
+def direct(a: np.ndarray) -> bool:
+    return type(a) is _ndarray
 
 
 def traced(a: np.ndarray) -> bool:

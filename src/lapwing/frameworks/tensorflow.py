@@ -29,7 +29,6 @@ from ..core.problem import COMPLEX, DTYPES, REAL, Spec
 from . import numpy
 
 sharded = False
-direct = False
 try:
     from tensorflow.python.eager.record import could_possibly_record as _could_record
 except ImportError:  # a private name; without it every call prepares for derivatives
@@ -62,6 +61,10 @@ def shape_of(a: Any) -> tuple[int | None, ...]:
 def dtype_of(a: Any) -> str:
     dtype = a.dtype
     return _NAME.get(dtype) or str(getattr(dtype, "name", dtype))  # a Keras variable has a string
+
+
+def direct(a: Any) -> bool:
+    return False
 
 
 def traced(a: Any) -> bool:

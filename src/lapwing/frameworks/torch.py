@@ -24,7 +24,6 @@ from ..core.problem import ADJOINT, COMPLEX, DTYPES, LENT, OVERWRITE, POS, REAL,
 from .like_numpy import NumpyNamespace
 
 sharded = False
-direct = True
 borrow_from_torch(torch)
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -54,6 +53,10 @@ def shape_of(a: torch.Tensor) -> tuple[int, ...]:
 
 def dtype_of(a: torch.Tensor) -> str:
     return _NAME.get(a.dtype) or str(a.dtype).rpartition(".")[2]
+
+
+def direct(a: torch.Tensor) -> bool:
+    return not torch.compiler.is_compiling()  # Dynamo must not see the short way
 
 
 def traced(a: torch.Tensor) -> bool:
@@ -190,7 +193,7 @@ def results_direct(operation: Operation, params: Params, *arrays: torch.Tensor) 
 
     The short way: looking at everything that a tensor could be takes longer than a small matrix.
     """
-    if torch.compiler.is_compiling() or native is None or _watched():
+    if native is None or _watched():
         return None
     dtype = arrays[0].dtype
     for x in arrays:
@@ -216,7 +219,7 @@ def mirrored_direct(operation: Operation, flags: int, a: torch.Tensor) -> torch.
 
 def solve_direct(operation: Operation, flags: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
     """The solution under the same conditions, for tensors of one dtype and shapes that fit."""
-    if torch.compiler.is_compiling() or native is None or _watched() or not _is_simple(a) or not _is_simple(b):
+    if native is None or _watched() or not _is_simple(a) or not _is_simple(b):
         return None
     if b.dtype is not a.dtype:
         return None

@@ -99,7 +99,7 @@ def cholesky(
     if framework.sharded:
         options: dict[str, Any] = {"upper": upper, "overwrite": overwrite, "on_fail": on_fail, "engine": engine}
         return framework.call(cholesky, a, **options)  # type: ignore[no-any-return]
-    plain = framework.direct and overwrite is False and jitter is None and upper is False
+    plain = framework.direct(a) and overwrite is False and jitter is None and upper is False
     if plain and on_fail == "raise" and engine == "auto" and not planner.logging_decisions():
         found = framework.results_direct(CHOLESKY, (0,), a)
         if found is not None:

@@ -251,7 +251,7 @@ def _solve(
         known = {"subset": subset, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify, "tol": tol}
         made = framework.call(function, a, b, on_fail=on_fail, engine=engine, **known)
         return made if function is eigh else (made,)  # type: ignore[no-any-return]
-    whole = framework.direct and b is None and subset is None and window is None and tol is None and certify is False
+    whole = framework.direct(a) and b is None and subset is None and window is None and tol is None and certify is False
     if whole and upper is False and overwrite is False and on_fail == "raise" and engine == "auto" and not _logging():
         found = framework.results_direct(operation, (0, 0, -1), a)
         if found is not None:

@@ -142,7 +142,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     framework = frameworks.entry(a, "lstsq")
     if framework.sharded:
         return framework.call(lstsq, a, b, rcond=rcond, engine=engine)  # type: ignore[no-any-return]
-    if framework.direct and rcond is None and engine == "auto" and not planner.logging_decisions():
+    if framework.direct(a) and rcond is None and engine == "auto" and not planner.logging_decisions():
         found = framework.results_direct(LSTSQ, (0, DEFAULT_RCOND), a, b)
         if found is not None:
             x, residuals, rank = found

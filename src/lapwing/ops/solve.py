@@ -131,7 +131,7 @@ def solve(
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    plain = framework.direct and upper is False and overwrite is False and unit is False and precision == "full"
+    plain = framework.direct(a) and upper is False and overwrite is False and unit is False and precision == "full"
     if plain and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
         x = _solve_direct(framework, a, b, assume)
         if x is not None:
@@ -243,7 +243,7 @@ def inv(
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite}
         return framework.call(inv, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    plain = framework.direct and assume in ("general", "pos") and upper is False and overwrite is False
+    plain = framework.direct(a) and assume in ("general", "pos") and upper is False and overwrite is False
     if plain and on_fail == "raise" and engine == "auto" and not _logging():
         found = framework.results_direct(INVERSE, (POS if assume == "pos" else 0,), a)
         if found is not None:
@@ -351,7 +351,7 @@ def determinant(
     of_diagonal: Callable[[Any, Any], tuple[Any, ...]],
 ) -> tuple[Any, ...]:
     """What ``operation`` gives, or ``of_diagonal`` of a triangular matrix; in the name of the public function."""
-    if framework.direct and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
+    if framework.direct(a) and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
         found = None if _logging() else framework.results_direct(operation, (0,), a)
         if found is not None:
             return tuple(map(framework.Namespace.scalar, found))

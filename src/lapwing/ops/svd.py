@@ -242,7 +242,7 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
 
 def _direct(framework: Any, operation: Operation, a: Any, on_fail: str, engine: str) -> Any:
     """The results without the status, by the short way for plain arrays; None: the long way must be taken."""
-    if not framework.direct or on_fail != "raise" or engine != "auto" or planner.logging_decisions():
+    if not framework.direct(a) or on_fail != "raise" or engine != "auto" or planner.logging_decisions():
         return None
     return framework.results_direct(operation, (0, 0), a)
 
