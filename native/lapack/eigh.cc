@@ -63,7 +63,7 @@ template <class T>
 bool is_own_reduction(const Frame& frame) {
   constexpr int64_t OWN_LEAST = 17, OWN_LARGEST = 4096;
   const int64_t n = frame.size[1];
-  return !is_complex<T> && frame.device == CPU && frame.size[3] == n && n >= OWN_LEAST && n <= OWN_LARGEST && !is_lent();
+  return !is_complex<T> && frame.device == CPU && frame.size[3] == n && n >= OWN_LEAST && n <= OWN_LARGEST;
 }
 
 // The triangle that is not read <- the transpose of the one that is.

@@ -82,8 +82,9 @@ class Operation:
         return len(self.ranks)
 
     def takes(self, shapes: tuple[Shape, ...]) -> bool:
-        """Whether arrays of these shapes need no preparation, and are small enough that a short way to the native core pays. For
-        one or two inputs, none of them empty."""
+        """Whether arrays of these shapes, one or two and none of them empty, may go to the native core by the short way.
+
+        They need no preparation, and are so small that it pays."""
         first = shapes[0]
         if len(first) < 2 or not 0 < prod(first) <= _SHORT_WAY or (self.square and first[-1] != first[-2]):
             return False

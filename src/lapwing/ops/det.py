@@ -6,7 +6,7 @@ from typing import Any, Literal, Never
 
 import numpy as np
 
-from .. import frameworks, planner
+from .. import frameworks
 from ..core.derivatives import det_jvp, det_vjp
 from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params
