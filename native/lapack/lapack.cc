@@ -289,10 +289,10 @@ bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_
   }, frame.interrupted);
 }
 
-// Singular values of one matrix of any library take lent routines: MKL needs 0.7 of the time of OpenBLAS for them from n = 48 on (two
-// threads of a Xeon, 2026-11-16). Its threads are limited to those that the caller's library may use.
+// Singular values of one matrix of any library take lent routines: MKL needs 0.5 to 0.95 of the time of OpenBLAS for them from n = 32
+// on (two threads of a Xeon, 2026-11-16). Its threads are limited to those that the caller's library may use.
 bool borrows(const Frame& frame) {
-  constexpr int64_t BORROWED_FROM = 48;
+  constexpr int64_t BORROWED_FROM = 32;
   const bool svd = frame.op == SVD || frame.op == SVDVALS;
   return svd && frame.device == CPU && frame.size[0] == 1 && std::min(frame.size[1], frame.size[2]) >= BORROWED_FROM && limit_lent;
 }
