@@ -58,13 +58,15 @@ int64_t solve_tridiagonal(int64_t n, R* d, R* e, R* z, int64_t ld) {
   return with_three_workspaces<R>(STEDC, [&](auto... rest) { call<R>(STEDC, 'I', n, d, e, z, ld, rest...); });
 }
 
-// Whether the matrix goes by our own reduction to tridiagonal form. Two threads of a Xeon, times of MKL over ours (2026-11-16): float64
-// n = 100 1.03, 256 1.6, 400 1.6, 1000 0.85; float32 128 1.4, 400 1.2, 1000 0.7. Four threads at n = 512 0.87, eight 0.57.
+// Whether the matrix goes by our own reduction to tridiagonal form. Two threads of a Xeon (2026-11-16, one run beside others), n = 32 to
+// 400: times of NumPy's OpenBLAS over ours 1.04 to 2.8. Of torch's MKL over ours with vectors: float64 n = 48 1.1, 100 1.03, 128 0.96,
+// 200 0.80, 1000 0.85; float32 100 0.87, 128 1.4, 200 0.99, 256 1.0, 1000 0.70; without vectors 0.94 to 1.5 up to n = 1000, 0.91 at 2048.
+// With vectors at n = 512, four threads 0.87, eight 0.57. Where MKL is lent it is used.
 template <class T>
 bool is_own_reduction(const Frame& frame) {
-  constexpr int64_t OWN_LEAST = 17, OWN_LARGEST = 768, ANY_THREADS = 256;
-  const int64_t n = frame.size[1];
-  if (is_complex<T> || frame.device != CPU || frame.size[3] != n || n < OWN_LEAST || n > OWN_LARGEST) return false;
+  constexpr int64_t OWN_LEAST = 17, ANY_THREADS = 256;
+  const int64_t n = frame.size[1], largest = frame.op == EIGH ? 768 : 1024;
+  if (is_complex<T> || frame.device != CPU || frame.size[3] != n || n < OWN_LEAST || n > largest || is_lent()) return false;
   return n <= ANY_THREADS || frame.size[0] > 1 || threads_for(frame) <= 2;
 }
 

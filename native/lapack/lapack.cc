@@ -289,27 +289,13 @@ bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_
   }, frame.interrupted);
 }
 
-// Singular values of one matrix of any library take lent routines: MKL needs 0.5 to 0.95 of the time of OpenBLAS for them from n = 32
-// on (two threads of a Xeon, 2026-11-16). Its threads are limited to those that the caller's library may use.
-bool borrows(const Frame& frame) {
-  constexpr int64_t BORROWED_FROM = 32;
-  const bool svd = frame.op == SVD || frame.op == SVDVALS;
-  return svd && frame.device == CPU && frame.size[0] == 1 && std::min(frame.size[1], frame.size[2]) >= BORROWED_FROM && limit_lent;
-}
-
 Use::Use(const Frame& frame) : before_(used), threads_before_(dense) {
   const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS ||
                         frame.op == SVD_PART || frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
-  const bool at_home = frame.flags & LENT;
-  used = lending && (at_home || borrows(frame)) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
-  limited_ = used == &lent && !at_home;
-  if (limited_) limit_before_ = limit_lent(threads_for(frame));
+  used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
   dense = frame.device != CPU || used != &own ? 0 : frame.threads > 0 ? frame.threads : ASK_LATER;
 }
-Use::~Use() {
-  used = before_, dense = threads_before_;
-  if (limited_) limit_lent(limit_before_);
-}
+Use::~Use() { used = before_, dense = threads_before_; }
 
 int dense_threads(int64_t n) {
   if (!dense || n < DENSE_LEAST || n > block_order) return 0;

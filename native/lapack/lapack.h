@@ -39,8 +39,6 @@ class Use {
  private:
   const Table* before_;
   const int threads_before_;
-  bool limited_ = false;  // the threads of the lent routines, for the calling thread
-  int limit_before_ = 0;
 };
 // How many threads our own routines of cpu/dense.h may use in this call for a matrix of order n; 0: the library's routines are used
 // instead, because routines are lent or because of the size.

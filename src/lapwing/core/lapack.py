@@ -1,15 +1,13 @@
 """LAPACK through pointers that the process already has: NumPy's own OpenBLAS, SciPy's table, or torch's. No BLAS is linked.
 
 Torch lends its routines for its own tensors: MKL, up to twice as fast as NumPy's OpenBLAS on Intel CPUs. Arrays of other
-libraries stay with NumPy's routines, whose threads their programs use already, except for the SVD of one matrix. A forked child
-uses NumPy's routines alone, as the threads of torch do not live there. Torch is asked when lapwing first sees a tensor, or is
-imported after torch.
+libraries stay with NumPy's routines, whose threads their programs use already. So does a forked child, as the threads of torch
+do not live there.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,27 +76,19 @@ def missing() -> str:
 
 def libraries() -> str:
     """The library whose routines are called, and the one that torch lends for its tensors."""
-    return (LIBRARY or "NumPy or SciPy") + (f", for torch tensors and one SVD {_lender}" if _lender else "")
+    return (LIBRARY or "NumPy or SciPy") + (f", for torch tensors {_lender}" if _lender else "")
 
 
 def borrow_from_torch(torch: Any) -> None:
-    """Use this module's routines for its tensors, and for one SVD of any array, from the next call on, if they are the faster
-    ones here."""
+    """Use this module's routines for its tensors from the next call on, if they are the faster ones here."""
     global _lender
-    if native is None or _lender or not torch.backends.mkl.is_available() or not _made_by_intel():
+    if native is None or not torch.backends.mkl.is_available() or not _made_by_intel():
         return
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if native.bind_library(str(library), "", "", 4, True) >= len(_LENT):
         native.use_lent(True)
         _lender = f"MKL of torch {torch.__version__}"
         os.register_at_fork(after_in_child=_give_back)
-
-
-def _borrow_at_once() -> None:
-    torch = sys.modules.get("torch")
-    # nothing is borrowed while torch is being imported
-    if hasattr(getattr(torch, "backends", None), "mkl") and hasattr(torch, "__version__"):
-        borrow_from_torch(torch)
 
 
 def _give_back() -> None:
@@ -113,6 +103,3 @@ def _made_by_intel() -> bool:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
-
-
-_borrow_at_once()
