@@ -49,6 +49,22 @@ bool interrupted() {
   return yes;
 }
 
+bool read_sizes(Frame& frame, PyObject* tuple) {
+  const Py_ssize_t sizes = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : 0;
+  if (sizes < 2 || sizes > 6) {
+    PyErr_SetString(PyExc_TypeError, "sizes must be a tuple of two to six numbers");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < sizes; i++) {
+    frame.size[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    if (frame.size[i] < 0) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a size is negative");
+      return false;
+    }
+  }
+  return true;
+}
+
 // The fixed part of every call: op, dtype, device, ordinal, engine, threads, flags, sizes.
 constexpr Py_ssize_t FIXED = 8;
 
@@ -70,19 +86,7 @@ bool read_fixed(Frame& frame, const char* name, PyObject* const* args, Py_ssize_
   frame.engine = int32_t(value[4]);
   frame.threads = int32_t(value[5]);
   frame.flags = uint32_t(value[6]);
-  Py_ssize_t sizes = PyTuple_Check(args[7]) ? PyTuple_Size(args[7]) : 0;
-  if (sizes < 2 || sizes > 6) {
-    PyErr_SetString(PyExc_TypeError, "sizes must be a tuple of two to six numbers");
-    return false;
-  }
-  for (Py_ssize_t i = 0; i < sizes; i++) {
-    frame.size[i] = PyLong_AsLongLong(PyTuple_GetItem(args[7], i));
-    if (frame.size[i] < 0) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a size is negative");
-      return false;
-    }
-  }
-  return true;
+  return read_sizes(frame, args[7]);
 }
 
 PyObject* raise(const Frame& frame) {
@@ -158,11 +162,26 @@ bool read_shapes(Frame& frame, const Py_buffer* a, const Py_buffer* b) {
   return !lapwing::is_empty(frame);
 }
 
+// Whether the operation succeeded for all matrices. Buffer number `status_at`, the last one, is the status of each of them.
+PyObject* run_all(Frame& frame, int status_at) {
+  constexpr int64_t FEW = 64;
+  int32_t few[FEW] = {};
+  std::vector<int32_t> many(frame.size[0] > FEW ? size_t(frame.size[0]) : 0);
+  int32_t* status = frame.size[0] > FEW ? many.data() : few;
+  frame.buffer[status_at] = status;
+  if (unlocked([&] { return lapwing::run(frame); })) {
+    if (frame.out_of_memory && !PyErr_Occurred()) Py_RETURN_FALSE;  // the long way says how much it takes
+    return raise(frame);
+  }
+  for (int64_t m = 0; m < frame.size[0]; m++)
+    if (status[m]) Py_RETURN_FALSE;
+  Py_RETURN_TRUE;
+}
+
 // direct(op, dtype, flags, *buffers) -> whether it was done, and for all matrices. The short way for arrays of NumPy that need no
 // preparation: the buffers are the inputs and the outputs but the last, which is the status of each matrix.
 PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t first = 3;
-  constexpr int64_t FEW = 64;
   Frame frame;
   if (count < first + 2 || count >= first + Py_ssize_t(std::size(frame.buffer))) {
     PyErr_SetString(PyExc_TypeError, "direct takes an operation, a dtype, flags and two to seven arrays");
@@ -188,14 +207,43 @@ PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
     frame.buffer[i - first] = buffer->buf;
   }
   if (!read_shapes(frame, view[0], view[1])) Py_RETURN_FALSE;
-  int32_t few[FEW] = {};
-  std::vector<int32_t> many(frame.size[0] > FEW ? size_t(frame.size[0]) : 0);
-  int32_t* status = frame.size[0] > FEW ? many.data() : few;
-  frame.buffer[count - first] = status;
-  if (unlocked([&] { return lapwing::run(frame); })) return raise(frame);
-  for (int64_t m = 0; m < frame.size[0]; m++)
-    if (status[m]) Py_RETURN_FALSE;
-  Py_RETURN_TRUE;
+  return run_all(frame, int(count - first));
+}
+
+// direct_sized(op, dtype, threads, flags, sizes, *buffers): the same where the sizes are known. A buffer is an address or an object
+// with the buffer protocol.
+PyObject* direct_sized(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = 5;
+  Frame frame;
+  if (count < first + 2 || count >= first + Py_ssize_t(std::size(frame.buffer))) {
+    PyErr_SetString(PyExc_TypeError, "direct_sized takes an operation, a dtype, threads, flags, sizes and two to seven arrays");
+    return nullptr;
+  }
+  frame.op = int32_t(PyLong_AsLong(args[0]));
+  frame.dtype = int32_t(PyLong_AsLong(args[1]));
+  frame.threads = int32_t(PyLong_AsLong(args[2]));
+  frame.flags = uint32_t(PyLong_AsLong(args[3]));
+  if (PyErr_Occurred() || !read_sizes(frame, args[4])) return nullptr;
+  frame.interrupted = interrupted;
+  Views views;
+  const int inputs = frame.op < 0 || frame.op >= lapwing::N_OPS ? 0 : lapwing::count_of(lapwing::OPERATIONS[frame.op].inputs);
+  const uintptr_t part = frame.dtype == lapwing::F32 || frame.dtype == lapwing::C64 ? 4 : 8;
+  for (Py_ssize_t i = first; i < count; i++) {
+    void* address;
+    if (PyLong_Check(args[i])) {
+      address = PyLong_AsVoidPtr(args[i]);
+    } else {
+      const Py_buffer* buffer = views.open(args[i], i - first < inputs ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+      address = buffer ? buffer->buf : nullptr;
+    }
+    if (!address || reinterpret_cast<uintptr_t>(address) % part) {
+      PyErr_Clear();
+      Py_RETURN_FALSE;
+    }
+    frame.buffer[i - first] = address;
+  }
+  if (!inputs || lapwing::is_empty(frame)) Py_RETURN_FALSE;
+  return run_all(frame, int(count - first));
 }
 
 // Y <- A X by a Python function of two addresses and the number of vectors, each contiguous.
@@ -674,6 +722,7 @@ PyMethodDef methods[] = {
     {"prefer", prefer, METH_O, nullptr},
     {"record_runs", record_runs, METH_O, nullptr},
     {"direct", fast(direct), METH_FASTCALL, nullptr},
+    {"direct_sized", fast(direct_sized), METH_FASTCALL, nullptr},
     {"run", fast(run), METH_FASTCALL, nullptr},
     {"run_operator", fast(run_operator), METH_FASTCALL, nullptr},
     {"scratch_bytes", fast(scratch_bytes), METH_FASTCALL, nullptr},

@@ -1,4 +1,4 @@
-// A triangle and a few right-hand sides, which lie across the lanes of a vector. Compiled once per instruction set; see levels.h.
+// A triangle and a few right-hand sides, which lie across the lanes of a vector, or one. Compiled once per instruction set; see levels.h.
 
 namespace lapwing {
 namespace {
@@ -87,6 +87,124 @@ void solve_few(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, 
   }
   width == W ? solve_rows<R, 1>(l, n, room, upper, turned, unit) : solve_rows<R, 2>(l, n, room, upper, turned, unit);
   for (int64_t i = 0; i < n; i++) std::copy_n(room + i * width, k, x + i * k);
+}
+
+// ---- one right-hand side -------------------------------------------------------------------------------------------------
+
+// x <- L^-1 x, or L^-T x, for a row-major triangle and one vector, in blocks of unknowns. Several threads may take the blocks, in
+// their order: each subtracts what is known so far and waits for the rest.
+template <class R>
+struct OneColumn {
+  static constexpr int W = LANES<R>, ROWS = 8;
+  static constexpr int64_t BLOCK = 512 / sizeof(R);
+  const R* l;
+  int64_t n;
+  R* x;
+  bool upper, turned, unit;
+  std::atomic<int64_t> solved{0};  // blocks whose unknowns are known
+
+  OneColumn(const R* l, int64_t n, R* x, bool upper, bool turned, bool unit)
+      : l(l), n(n), x(x), upper(upper), turned(turned), unit(unit) {}
+  int64_t blocks() const { return (n + BLOCK - 1) / BLOCK; }
+  bool downwards() const { return upper == turned; }
+
+  // x[r] <- x[r] - sum of L[r][c] x[c], for rows [first, last) and columns [begin, end)
+  void subtract_rows(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    for (int64_t i = first; i < last; i += ROWS) {
+      const int64_t count = std::min<int64_t>(ROWS, last - i);
+      const R* line[ROWS];  // rows that are missing at the end repeat the last one, and are not stored
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) line[r] = l + (i + std::min<int64_t>(r, count - 1)) * n;
+      Vec<R> sum[ROWS] = {};
+      int64_t c = begin;
+      for (; c + W <= end; c += W) {
+        const Vec<R> y = load(x + c);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) sum[r] = fma(load(line[r] + c), y, sum[r]);
+      }
+      for (int r = 0; r < count; r++) {
+        R total = 0;
+        for (int w = 0; w < W; w++) total += sum[r][w];
+        for (int64_t q = c; q < end; q++) total += line[r][q] * x[q];
+        x[i + r] -= total;
+      }
+    }
+  }
+
+  // x[j] <- x[j] - sum of L[r][j] x[r], for rows [first, last) and V vectors of columns from j on
+  template <int V>
+  void subtract_tile(int64_t first, int64_t last, int64_t j) const {
+    constexpr int64_t AHEAD = 16;  // rows: each of them is in a page of its own, which no hardware foresees
+    Vec<R> sum[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) sum[v] = load(x + j + v * W);
+    for (int64_t i = first; i < last; i++) {
+      const R* line = l + i * n + j;
+      const Vec<R> y = broadcast(x[i]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) {
+        __builtin_prefetch(line + AHEAD * n + v * W);
+        sum[v] = less(load(line + v * W), y, sum[v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) store(x + j + v * W, sum[v]);
+  }
+  void subtract_columns(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    int64_t j = begin;
+    for (; j + 8 * W <= end; j += 8 * W) subtract_tile<8>(first, last, j);
+    for (; j + W <= end; j += W) subtract_tile<1>(first, last, j);
+    for (; j < end; j++)
+      for (int64_t i = first; i < last; i++) x[j] -= l[i * n + j] * x[i];
+  }
+  // for the unknowns [first, last), and what is known at [begin, end)
+  void subtract(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    turned ? subtract_columns(begin, end, first, last) : subtract_rows(first, last, begin, end);
+  }
+
+  // ROWS unknowns or fewer, with nothing left to subtract but each other
+  void solve_few(int64_t first, int64_t last) const {
+    const int64_t count = last - first, start = downwards() ? first : last - 1, step = downwards() ? 1 : -1;
+    for (int64_t s = 0; s < count; s++) {
+      const int64_t i = start + s * step;
+      R sum = x[i];
+      for (int64_t q = 0; q < s; q++) {
+        const int64_t k = start + q * step;
+        sum -= (turned ? l[k * n + i] : l[i * n + k]) * x[k];
+      }
+      x[i] = unit ? sum : sum / l[i * (n + 1)];
+    }
+  }
+
+  void solve_block(int64_t number) {
+    const bool down = downwards();
+    const int64_t from = number * BLOCK, to = std::min(n, from + BLOCK);  // counted in the order of the unknowns
+    const int64_t first = down ? from : n - to, last = down ? to : n - from;
+    int turns = 0;
+    for (int64_t known = 0; known < number;) {
+      const int64_t ready = std::min(number, solved.load(std::memory_order_acquire));
+      if (ready == known) {
+        wait_a_moment(turns);
+        continue;
+      }
+      subtract(first, last, down ? known * BLOCK : n - ready * BLOCK, down ? ready * BLOCK : n - known * BLOCK);
+      known = ready;
+    }
+    for (int64_t s = 0; s < last - first; s += ROWS) {
+      const int64_t begin = down ? first + s : std::max(first, last - s - ROWS), end = down ? std::min(last, begin + ROWS) : last - s;
+      down ? subtract(begin, end, first, begin) : subtract(begin, end, end, last);
+      solve_few(begin, end);
+    }
+    solved.store(number + 1, std::memory_order_release);
+  }
+};
+
+// team: none for one thread
+template <class R>
+void solve_one(const R* l, int64_t n, R* x, bool upper, bool turned, bool unit, Team* team) {
+  OneColumn<R> job(l, n, x, upper, turned, unit);
+  if (team) return team->run(job.blocks(), [&](int64_t number) { job.solve_block(number); });
+  for (int64_t number = 0; number < job.blocks(); number++) job.solve_block(number);
 }
 
 }  // namespace LAPWING_ISA

@@ -32,10 +32,14 @@ int qr_blocked(Frame& frame) {
     typedef RealOf<T> R;
     constexpr int P = PARTS_OF<T>;
     if (together) {
+      bool stopped = false;
       Team::gather(threads, [&](Team& team) {
-        LAPWING_WIDEST(factor_orthogonal<R, P>(frame, &team, 0, frame.size[0]));
+        for (int64_t m = 0; m < frame.size[0] && !stopped; m++) {
+          LAPWING_WIDEST(factor_orthogonal<R, P>(frame, &team, m, m + 1));
+          stopped = frame.interrupted && frame.interrupted();
+        }
       });
-      return 0;
+      return stopped ? 1 : 0;
     }
     return parallel_batch(frame, 1, work, [&](int64_t first, int64_t last) {
       LAPWING_WIDEST(factor_orthogonal<R, P>(frame, nullptr, first, last));

@@ -203,8 +203,6 @@ struct Householder {
     for (int64_t begin = first; begin < last; begin += BLOCK) {
       const int64_t here = line + begin - first;
       const int width = int(std::min<int64_t>(BLOCK, last - begin));
-      T* block = t + begin * BLOCK;
-      std::fill_n(block, BLOCK * BLOCK, T(0));
       clear_vectors(begin, width, here);
       for (int p = 0; p < width; p++) {
         const int64_t j = begin + p;
@@ -219,17 +217,26 @@ struct Householder {
             a.set(begin + q, k, x);
           }
         }
-        // T(:, p) <- -tau T V^H v
-        T product[BLOCK];
-        for (int q = 0; q < p; q++) product[q] = dot(v, here + q, v, here + p, j / W);
-        for (int q = 0; q < p; q++) {
-          T sum = 0;
-          for (int k = q; k < p; k++) sum += times<R, P>(block[q * BLOCK + k], product[k]);
-          block[q * BLOCK + p] = -times<R, P>(tau[j], sum);
-        }
-        block[p * BLOCK + p] = tau[j];
       }
+      find_triangle(begin, width, here);
       apply<true>(begin, begin + width, here, a, begin + width, last);
+    }
+  }
+  // T of the block of `width` reflections from `begin` on, whose vectors are in v from `line` on
+  LAPWING_INLINE void find_triangle(int64_t begin, int width, int64_t line) const {
+    T* block = t + begin * BLOCK;
+    std::fill_n(block, BLOCK * BLOCK, T(0));
+    for (int p = 0; p < width; p++) {
+      // T(:, p) <- -tau T V^H v
+      const int64_t j = begin + p;
+      T product[BLOCK];
+      for (int q = 0; q < p; q++) product[q] = dot(v, line + q, v, line + p, j / W);
+      for (int q = 0; q < p; q++) {
+        T sum = 0;
+        for (int k = q; k < p; k++) sum += times<R, P>(block[q * BLOCK + k], product[k]);
+        block[q * BLOCK + p] = -times<R, P>(tau[j], sum);
+      }
+      block[p * BLOCK + p] = tau[j];
     }
   }
   // Lines of a block behind its `width` vectors have no part in it
@@ -281,12 +288,15 @@ struct Householder {
     }
   }
 
-  // Columns [begin, end) of x <- Q times them. triangular: column j has nothing from row j on but a one in its diagonal.
-  void multiply(int64_t steps, const Lines<R, P>& x, int64_t begin, int64_t end, bool triangular) const {
+  // Columns [begin, end) of x <- Q times them. triangular: column j has nothing from row j on but a one in its diagonal. fresh: only
+  // the vectors and tau are known of the reflections.
+  void multiply(int64_t steps, const Lines<R, P>& x, int64_t begin, int64_t end, bool triangular, bool fresh = false) const {
     const auto put_panel = [&](int64_t first, int64_t line) {
       const int64_t last = std::min(first + wide, steps);
       for (int64_t j = first; j < last; j++) put_vector(j, line + j - first);
       clear_vectors((last - 1) / BLOCK * BLOCK, int((last - 1) % BLOCK + 1), line + (last - 1) / BLOCK * BLOCK - first);
+      for (int64_t block = first; fresh && block < last; block += BLOCK)
+        find_triangle(block, int(std::min<int64_t>(BLOCK, last - block)), line + block - first);
     };
     const int64_t top = (steps - 1) / wide * wide;
     put_panel(top, 0);

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "cpu/denormals.h"
+#include "cpu/wait.h"
 #include "frame.h"
 
 namespace lapwing {
@@ -148,23 +149,6 @@ bool parallel(int threads, int64_t count, int64_t piece, const Body& body, bool 
   if (job.failed) throw std::bad_alloc();
   return job.next < Job::STOPPED;
 }
-
-namespace {
-
-// Waits for another thread for a moment. `turns` counts the moments: after many of them the core may be wanted by that thread.
-void wait_a_moment(int& turns) {
-  if (++turns > 4000) {
-    sched_yield();
-    return;
-  }
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-}  // namespace
 
 void Team::gather(int threads, const std::function<void(Team&)>& body) {
   Team team(threads);

@@ -40,11 +40,6 @@ thread_local int dense = 0;
 // 32-bit integers, which lent routines may have, cannot hold the workspaces of larger spectra.
 constexpr int64_t LENT_LIMIT = 15000;
 
-// Up to this many elements matrices go side by side. From times of two threads on Zen 4 (OpenBLAS 0.3.31, 2026-11-16, float64):
-// eigh takes 1.04 ms a matrix of n = 128 with the threads of the library and 0.58 side by side, 5.2 and 3.5 at n = 300; svd 2.4
-// and 1.05, 11.7 and 6.3.
-constexpr int64_t SIDE_BY_SIDE = 512 * 512;
-
 // What MKL calls mkl_set_num_threads_local.
 int (*limit_own)(int) = nullptr;
 int (*limit_lent)(int) = nullptr;
@@ -257,7 +252,8 @@ const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv",
     "spotri", "dpotri", "cpotri", "zpotri", "ssytrf", "dsytrf", "csytrf", "zsytrf", "ssytrs", "dsytrs", "csytrs", "zsytrs",
     "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs", "sormqr", "dormqr", "cunmqr", "zunmqr",
-    "sgeev",  "dgeev",  "cgeev",  "zgeev",  "sgees",  "dgees",  "cgees",  "zgees"};
+    "sgeev",  "dgeev",  "cgeev",  "zgeev",  "sgees",  "dgees",  "cgees",  "zgees",
+    "ssterf", "dsterf", "ssterf", "dsterf", "sstedc", "dstedc", "sstedc", "dstedc"};
 
 bool bind(const char* name, void* address, int width, bool to_lent) {
   bool known = false;

@@ -42,11 +42,13 @@ constexpr int64_t QUIET_ORDER = 96;      // up to here OpenBLAS solves with one 
 
 // x <- L^-1 x, or L^-H x; x is n x k
 template <class T>
-void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
+void solve_triangle(const Frame& frame, Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   const char triangle = kind.upper ? 'L' : 'U', diagonal = kind.unit ? 'U' : 'N';
-  // rows of x that fill a vector or two leave the library little to gain by blocks and threads
-  if constexpr (!is_complex<T>)
+  if constexpr (!is_complex<T>) {
+    // rows of x that fill a vector or two leave the library little to gain by blocks and threads
     if (k > 1 && k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit);
+    if (k == 1) return solve_one_column(l, n, x, kind.upper, kind.adjoint, kind.unit, threads_for(frame));
+  }
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)
   if (kind.adjoint) conjugate_all(x, n);
@@ -60,9 +62,9 @@ void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
 
 // x <- A^-1 x from the Cholesky factor: A = L L^H, or U^H U
 template <class T>
-void solve_factored(bool upper, const T* l, T* x, int64_t n, int64_t k) {
-  solve_triangle({upper, upper}, l, x, n, k);
-  solve_triangle({upper, !upper}, l, x, n, k);
+void solve_factored(const Frame& frame, bool upper, const T* l, T* x, int64_t n, int64_t k) {
+  solve_triangle(frame, {upper, upper}, l, x, n, k);
+  solve_triangle(frame, {upper, !upper}, l, x, n, k);
 }
 
 // 0, or the place of the first pivot that is zero, unless that is allowed, or not finite
@@ -250,11 +252,13 @@ int triangular(Frame& frame) {
   return at.each([&](int64_t m) {
     const T* l = at.of(0, m, n * n);
     T* x = at.of(2, m, n * k);
-    int64_t status = kind.unit ? 0 : first_bad(l, n);
-    if (!status) {
-      put(x, at.of(1, m, n * k), n * k);
-      solve_triangle(kind, l, x, n, k);
-      if (!shows_finite(x, n, k) && !is_finite_triangle(frame, kind, l, n))
+    int64_t status = 0;
+    put(x, at.of(1, m, n * k), n * k);
+    solve_triangle(frame, kind, l, x, n, k);
+    // a bad pivot would show too: what is divided by it is not finite, or zero
+    if (!shows_finite(x, n, k)) {
+      if (!kind.unit) status = first_bad(l, n);
+      if (!status && !is_finite_triangle(frame, kind, l, n))
         status = first_not_finite(l, n, [&](int64_t i, int64_t j) { return named(kind.upper)(i, j) && !(kind.unit && i == j); });
     }
     *at.integers(3, m, 1) = int32_t(status);
@@ -306,10 +310,10 @@ int solve_systems(Frame& frame) {
     *at.integers(3, m, 1) = int32_t(status);
     if (status) return fill_nan(x, n * k);
     put(x, at.of(1, m, n * k), n * k);
-    if (positive) return solve_factored(upper, work, x, n, k);
+    if (positive) return solve_factored(frame, upper, work, x, n, k);
     // the library's U and L are the row-major lower and upper triangles: A = U^T L^T P^T
-    solve_triangle({false}, work, x, n, k);
-    solve_triangle({true, false, true}, work, x, n, k);
+    solve_triangle(frame, {false}, work, x, n, k);
+    solve_triangle(frame, {true, false, true}, work, x, n, k);
     swap_rows_back(frame, x, n, k, [&](int64_t i) { return pivots[i] - 1; });
   });
 }
@@ -389,14 +393,14 @@ int solve_by_lu(Frame& frame) {
     if (first_bad(factors, n) || !is_order(rows, n)) return fill_nan(x, n * k);
     if (adjoint) {  // A^H = U^H L^H P
       put(work, b, n * k);
-      solve_triangle({true, true}, factors, work, n, k);
-      solve_triangle({false, true, true}, factors, work, n, k);
+      solve_triangle(frame, {true, true}, factors, work, n, k);
+      solve_triangle(frame, {false, true, true}, factors, work, n, k);
       for (int64_t i = 0; i < n; i++) put(x + rows[i] * k, work + i * k, k);
     } else {  // P A = L U
       for (int64_t i = 0; i < n; i++) put(work + i * k, b + rows[i] * k, k);
       put(x, work, n * k);
-      solve_triangle({false, false, true}, factors, x, n, k);
-      solve_triangle({true}, factors, x, n, k);
+      solve_triangle(frame, {false, false, true}, factors, x, n, k);
+      solve_triangle(frame, {true}, factors, x, n, k);
     }
   });
 }
@@ -410,7 +414,7 @@ int solve_by_cholesky(Frame& frame) {
     T* x = at.of(3, m, n * k);
     if (first_bad(l, n)) return fill_nan(x, n * k);
     put(x, at.of(2, m, n * k), n * k);
-    solve_factored(frame.flags & UPPER, l, x, n, k);
+    solve_factored(frame, frame.flags & UPPER, l, x, n, k);
   });
 }
 

@@ -1,5 +1,6 @@
 """One large matrix by our own blocked code, on one thread and on several."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from lapwing.core.lapack import LIBRARY
 from lapwing.core.native import DTYPE_CODE, OPS, native
+from lapwing.core.problem import ADJOINT, UNIT
 from solve_checks import DTYPES, UPPER, adjoint, assert_inverse, eps, exact, info_of, norm, positive, random
 
 pytestmark = pytest.mark.skipif(native is None or not LIBRARY, reason="no native core, or no LAPACK")
@@ -101,3 +103,73 @@ def test_several_callers():
     with ThreadPoolExecutor(4) as pool:
         for x in pool.map(solve, range(24)):
             assert norm(a @ x - b) <= 4000 * eps("float64") * norm(a) * norm(x)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n", [7, 65, 200, 1300])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_triangle_with_one_right_hand_side(dtype, n, threads):
+    """1300 is large enough for several threads in both dtypes."""
+    rng = np.random.default_rng(n)
+    b = random(rng, dtype, 1, n, 1)
+    for upper, turned, unit in itertools.product((0, UPPER), (0, ADJOINT), (0, UNIT)):
+        a = (random(rng, dtype, 1, n, n) / n**0.5 + 2 * np.eye(n)).astype(dtype)
+        whole = np.triu(exact(a)) if upper else np.tril(exact(a))
+        a[0][np.tril_indices(n, -1) if upper else np.triu_indices(n, 1)] = np.nan
+        if unit:
+            whole[0][np.diag_indices(n)], a[0][np.diag_indices(n)] = 1, np.nan
+        x, info = np.empty_like(b), info_of(1)
+        call("triangular", upper | turned | unit, (1, n, 1), a, b, x, info, threads=threads)
+        assert info[0] == 0
+        product = adjoint(whole) @ x if turned else whole @ x
+        assert norm(product - b) <= 10 * n * eps(dtype) * norm(whole) * norm(x)
+
+
+@pytest.mark.parametrize("place", [0, 70, 129])
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+def test_bad_pivot_of_a_triangle(bad, place):
+    a, b, info = np.tril(np.ones((1, 130, 130))) + np.eye(130), np.ones((1, 130, 1)), info_of(1)
+    a[0, place, place] = bad
+    x = np.empty_like(b)
+    call("triangular", 0, (1, 130, 1), a, b, x, info)
+    assert info[0] == place + 1 and np.isnan(x).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n", [17, 33, 64, 130, 300])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_symmetric_eigenproblem(dtype, n, threads):
+    """Also where the squares of the elements leave the range."""
+    rng = np.random.default_rng(n)
+    large = 2.0 ** (np.finfo(dtype).maxexp - 12)
+    for scale, upper in ((1.0, 0), (1.0, UPPER), (large, 0), (1 / large, UPPER)):
+        g = random(rng, dtype, 1, n, n)
+        whole = (g + g.swapaxes(-1, -2)) / 2
+        a = (whole * scale).astype(dtype)
+        a[0][np.tril_indices(n, -1) if upper else np.triu_indices(n, 1)] = np.nan
+        w, v, alone, info = np.empty((1, n), dtype), np.empty_like(a), np.empty((1, n), dtype), info_of(1)
+        call("eigh", upper, (1, n, 0, n), a, w, v, info, threads=threads)
+        assert info[0] == 0
+        call("eigvalsh", upper, (1, n, 0, n), a, alone, info, threads=threads)
+        assert info[0] == 0 and (np.diff(w) >= 0).all()
+        values, vectors = exact(w) / scale, exact(v)
+        size = np.abs(values).max()
+        assert norm(exact(whole) @ vectors - vectors * values[:, None]) <= 10 * n * eps(dtype) * size
+        assert norm(adjoint(vectors) @ vectors - np.eye(n)) <= 10 * n * eps(dtype)
+        assert np.abs(exact(alone) / scale - values).max() <= 10 * n * eps(dtype) * size
+
+
+@pytest.mark.parametrize("a", [np.zeros((40, 40)), np.ones((40, 40)), np.diag(np.arange(40.0)), np.full((40, 40), 5e-324)])
+def test_degenerate_eigenproblem(a):
+    w, v, info = np.empty((1, 40)), np.empty((1, 40, 40)), info_of(1)
+    call("eigh", 0, (1, 40, 0, 40), a[None].copy(), w, v, info)
+    assert info[0] == 0
+    assert norm(v[0].T @ v[0] - np.eye(40)) <= 400 * eps("float64")
+    assert np.abs(w[0] - np.linalg.eigvalsh(a)).max() <= 400 * eps("float64") * max(np.abs(a).sum(1).max(), 1e-307)
+
+
+def test_eigenproblem_that_is_not_finite():
+    a, w, v, info = np.eye(50)[None].copy(), np.empty((1, 50)), np.empty((1, 50, 50)), info_of(1)
+    a[0, 30, 3] = np.inf
+    call("eigh", 0, (1, 50, 0, 50), a, w, v, info)
+    assert info[0] and np.isnan(w).all() and np.isnan(v).all()

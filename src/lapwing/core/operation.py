@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from .native import OPS, native
 from .problem import ADJOINT, POS, WORK, Problem
+
+_SHORT_WAY = 1 << 18  # elements: their work takes much longer than the long way
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run
@@ -33,6 +36,7 @@ class Operation:
     sizes: Callable[[tuple[Shape, ...], Params], Shape]
     reference: Callable[[tuple[Any, ...], Params], tuple[Any, ...]]
     ranks: tuple[int, ...] = (2,)  # of each input, without the batch
+    square: bool = True  # whether the first input must be
     example: Params = (0,)  # any that are valid, to learn how many outputs there are
     jvp: Callable[..., tuple[Any, ...]] | None = None
     vjp: Callable[..., tuple[Any, ...]] | None = None
@@ -76,6 +80,15 @@ class Operation:
     @property
     def inputs(self) -> int:
         return len(self.ranks)
+
+    def takes(self, shapes: tuple[Shape, ...]) -> bool:
+        """Whether arrays of these shapes, one or two and none of them empty, may go to the native core by the short way.
+
+        They need no preparation, and are so small that it pays."""
+        first = shapes[0]
+        if len(first) < 2 or not 0 < prod(first) <= _SHORT_WAY or (self.square and first[-1] != first[-2]):
+            return False
+        return len(shapes) == 1 or (len(shapes[1]) == len(first) and first[:-1] == shapes[1][:-1] and shapes[1][-1] > 0)
 
     @property
     def example_shapes(self) -> tuple[Shape, ...]:

@@ -29,6 +29,10 @@ def dtype_of(a: Any) -> str:
     return a.dtype.name  # type: ignore[no-any-return]
 
 
+def direct(a: Any) -> bool:
+    return False
+
+
 def traced(a: Any) -> bool:
     return bool(cp.cuda.get_current_stream().is_capturing())
 

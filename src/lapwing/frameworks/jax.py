@@ -49,6 +49,10 @@ def dtype_of(a: Any) -> str:
     return str(a.dtype)
 
 
+def direct(a: Any) -> bool:
+    return False
+
+
 def traced(a: Any) -> bool:
     return isinstance(a, jax.core.Tracer)
 

@@ -17,7 +17,7 @@ from .like_numpy import LightFunctions, NumpyNamespace
 sharded = False
 light = LightFunctions(np)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
-_empty = np.empty
+_empty, _ndarray = np.empty, np.ndarray
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation
 
 
@@ -31,6 +31,10 @@ def shape_of(a: np.ndarray) -> tuple[int, ...]:
 
 def dtype_of(a: np.ndarray) -> str:
     return _NAME.get(a.dtype) or a.dtype.name
+
+
+def direct(a: np.ndarray) -> bool:
+    return type(a) is _ndarray
 
 
 def traced(a: np.ndarray) -> bool:
@@ -81,7 +85,7 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray)
     """
     dtype = a.dtype
     code = _CODE.get(dtype)
-    if code is None or native is None or b.dtype is not dtype:
+    if code is None or native is None or type(a) is not _ndarray or type(b) is not _ndarray or b.dtype is not dtype:
         return None
     x = _empty(b.shape, dtype)
     return x if native.direct(operation.code, code, flags, a, b, x) else None
@@ -90,21 +94,36 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray)
 def mirrored_direct(operation: Operation, flags: int, a: np.ndarray) -> np.ndarray | None:
     """The whole matrix of which one triangle is read, under the same conditions."""
     code = _CODE.get(a.dtype)
-    if code is None or native is None:
+    if code is None or native is None or type(a) is not _ndarray:
         return None
     whole = _empty(a.shape, a.dtype)
     return whole if native.direct(operation.code, code, flags, a, whole) else None
 
 
-def results_direct(operation: Operation, flags: int, a: np.ndarray) -> tuple[np.ndarray, ...] | None:
-    """The same for an operation on one matrix: its results without the status."""
-    dtype, shape = a.dtype, a.shape
+def results_direct(operation: Operation, params: Params, *arrays: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """The same for any operation with a status: its results without that."""
+    dtype = arrays[0].dtype
     code = _CODE.get(dtype)
-    if code is None or native is None or len(shape) < 2:
+    if code is None or native is None:
         return None
-    _, results, kinds = _layout(operation, (shape,), (flags,), dtype)
-    outputs = tuple(map(_empty, results[:-1], kinds))
-    return outputs if native.direct(operation.code, code, flags, a, *outputs) else None
+    for x in arrays:
+        if type(x) is not _ndarray or x.dtype is not dtype:
+            return None
+    layout = _direct_layout(operation, tuple([x.shape for x in arrays]), params, dtype)
+    if layout is None:
+        return None
+    sizes, results, kinds = layout
+    outputs = tuple(map(_empty, results, kinds))
+    return outputs if native.direct_sized(operation.code, code, 0, params[0], sizes, *arrays, *outputs) else None
+
+
+@lru_cache(maxsize=1024)
+def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> Any:
+    """As :func:`_layout`, without the status; None where the shapes need the long way."""
+    if not operation.takes(shapes):
+        return None
+    sizes, results, kinds = _layout(operation, shapes, params, dtype)
+    return sizes, results[:-1], kinds[:-1]
 
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:

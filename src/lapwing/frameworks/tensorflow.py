@@ -63,6 +63,10 @@ def dtype_of(a: Any) -> str:
     return _NAME.get(dtype) or str(getattr(dtype, "name", dtype))  # a Keras variable has a string
 
 
+def direct(a: Any) -> bool:
+    return False
+
+
 def traced(a: Any) -> bool:
     # in a graph all results are symbolic, even those of constants
     return not _executing_eagerly()

@@ -55,6 +55,10 @@ def dtype_of(a: torch.Tensor) -> str:
     return _NAME.get(a.dtype) or str(a.dtype).rpartition(".")[2]
 
 
+def direct(a: torch.Tensor) -> bool:
+    return not torch.compiler.is_compiling()  # Dynamo must not see the short way
+
+
 def traced(a: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or _functorch_level() is not None or _dispatch_modes() or _tracing_state() is not None:
         return True
@@ -182,6 +186,79 @@ def _run(
             torch.autograd.graph.increment_version(original)
             outputs = tuple(x.detach() if x is a else x for x in outputs)
     return operation.turn_back(outputs) if turned else outputs
+
+
+def results_direct(operation: Operation, params: Params, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    """The results without the status, for plain CPU tensors of one dtype where every matrix has them; else None.
+
+    The short way: looking at everything that a tensor could be takes longer than a small matrix.
+    """
+    if native is None or _watched():
+        return None
+    dtype = arrays[0].dtype
+    for x in arrays:
+        if not _is_simple(x) or x.dtype is not dtype:
+            return None
+    layout = _direct_layout(operation, tuple([x.shape for x in arrays]), params, dtype)
+    if layout is None:
+        return None
+    code, sizes, results, patterns = layout
+    if patterns is not None:
+        outputs = tuple([torch.empty_like(x) for x in patterns])
+    else:
+        outputs = tuple([arrays[0].new_empty(s, dtype=d) for s, d in results])
+    addresses = [x.data_ptr() for x in (*arrays, *outputs)]
+    limits = torch.get_num_threads(), params[0] | LENT
+    return outputs if native.direct_sized(operation.code, code, *limits, sizes, *addresses) else None
+
+
+def mirrored_direct(operation: Operation, flags: int, a: torch.Tensor) -> torch.Tensor | None:
+    found = results_direct(operation, (flags,), a)
+    return None if found is None else found[0]
+
+
+def solve_direct(operation: Operation, flags: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    """The solution under the same conditions, for tensors of one dtype and shapes that fit."""
+    if native is None or _watched() or not _is_simple(a) or not _is_simple(b):
+        return None
+    if b.dtype is not a.dtype:
+        return None
+    layout = _direct_layout(operation, (a.shape, b.shape), (flags,), a.dtype)
+    if layout is None:
+        return None
+    x = torch.empty_like(b)
+    limits = torch.get_num_threads(), flags | LENT
+    addresses = a.data_ptr(), b.data_ptr(), x.data_ptr()
+    return x if native.direct_sized(operation.code, layout[0], *limits, layout[1], *addresses) else None
+
+
+def _watched() -> bool:
+    """Whether derivatives, a trace or a mode of torch must see what is done to a tensor."""
+    return bool(
+        forward_ad._current_level >= 0 or _functorch_level() is not None or _dispatch_modes() or _tracing_state() is not None
+    )
+
+
+def _is_simple(a: torch.Tensor) -> bool:
+    """An ordinary tensor in CPU memory that native code can read as it is; nothing is recorded for it."""
+    if type(a) not in _PLAIN or not a.is_cpu or a.layout is not torch.strided or (a.requires_grad and torch.is_grad_enabled()):
+        return False
+    return a.is_contiguous() and not a.is_neg() and not a.is_conj()
+
+
+@lru_cache(maxsize=1024)
+def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: Any) -> Any:
+    """The dtype's number, and what :func:`_layout` returns without the status; None where the shapes need the long way."""
+    code = _CODE.get(dtype)
+    if len(shapes) == 2 and len(shapes[0]) == 2 and len(shapes[1]) == 1:
+        shapes = shapes[0], (*shapes[1], 1)
+    if code is None or not operation.takes(shapes):
+        return None
+    sizes, results, patterns = _layout(operation, shapes, params, dtype)
+    results = [(tuple(shapes[0]) if s is None else s, dtype if d is None else d) for s, d in results[:-1]]
+    if patterns is not None:
+        patterns = [torch.empty(s, dtype=d, device="cpu") for s, d in results]
+    return code, sizes, results, patterns
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: torch.Tensor) -> tuple[tuple[Any, ...], bool]:

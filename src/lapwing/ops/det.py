@@ -6,7 +6,7 @@ from typing import Any, Literal, Never
 
 import numpy as np
 
-from .. import frameworks, planner
+from .. import frameworks
 from ..core.derivatives import det_jvp, det_vjp
 from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params
@@ -64,10 +64,6 @@ def det(
     if unknown:
         raise unknown_keyword(det, unknown)
     framework = frameworks.entry(a, "det")
-    if type(a) is np.ndarray and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
-        found = None if planner.logging_decisions() else framework.results_direct(DET, 0, a)
-        if found is not None:
-            return found[0][()]
     if framework.sharded:
         return framework.call(det, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)
     return determinant(framework, det, DET, a, assume, upper, on_fail, engine, _of_diagonal)[0]

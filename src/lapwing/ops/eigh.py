@@ -22,6 +22,8 @@ from .failure import first_failure
 from .operator import LinearOperator, eigh_of_operator
 from .triangle import finite_flags
 
+_logging = planner.logging_decisions  # a look-up less
+
 
 class EighResult(NamedTuple):
     """The results of :func:`eigh`."""
@@ -249,6 +251,11 @@ def _solve(
         known = {"subset": subset, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify, "tol": tol}
         made = framework.call(function, a, b, on_fail=on_fail, engine=engine, **known)
         return made if function is eigh else (made,)  # type: ignore[no-any-return]
+    whole = framework.direct(a) and b is None and subset is None and window is None and tol is None and certify is False
+    if whole and upper is False and overwrite is False and on_fail == "raise" and engine == "auto" and not _logging():
+        found = framework.results_direct(operation, (0, 0, -1), a)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
     upper, overwrite = check_hermitian(name, shape, framework.dtype_of(a), upper, overwrite, on_fail)
     options: dict[str, Any] = {"upper": upper, "on_fail": on_fail, "engine": engine}

@@ -357,7 +357,7 @@ def factor(
         return framework.call(factor, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
     plain = type(a) is np.ndarray and assume == "general" and upper is False and overwrite is False and jitter is None
     if plain and precision == "full" and on_fail == "raise" and engine == "auto" and not planner.logging_decisions():
-        found = framework.results_direct(LU, 0, a)
+        found = framework.results_direct(LU, (0,), a)
         if found is not None:
             arrays = (None, *found, np.zeros(a.shape[:-2], np.int32))
             return Factor(Factored("general", False, _report("general", "auto"), arrays))

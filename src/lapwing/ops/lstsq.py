@@ -142,6 +142,12 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     framework = frameworks.entry(a, "lstsq")
     if framework.sharded:
         return framework.call(lstsq, a, b, rcond=rcond, engine=engine)  # type: ignore[no-any-return]
+    if framework.direct(a) and rcond is None and engine == "auto" and not planner.logging_decisions():
+        found = framework.results_direct(LSTSQ, (0, DEFAULT_RCOND), a, b)
+        if found is not None:
+            x, residuals, rank = found
+            rank = rank.astype(np.int_)[()] if isinstance(rank, np.ndarray) else rank.long()
+            return _with_late_values(framework, (x, residuals, rank), framework.Namespace.kept(a))
     _check(framework.shape_of(a), framework.dtype_of(a), rcond)
     a, b = check_pair("lstsq", framework, frameworks.of, a, b)
     columns = Columns("lstsq", framework, *map(_plain, (a, b)))
@@ -162,15 +168,19 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     # in the integers that the library counts with
     rank = rank.astype(np.int_) if isinstance(rank, np.ndarray) else framework.Namespace.sum(rank[..., None], -1)
     first = columns.back(x), columns.back_row(residuals), framework.Namespace.scalar(rank)
-
-    def singular_values() -> Any:
-        return _solve(framework, "lstsq", SVDVALS, matrix, (0, 0), "raise", "auto")[0]
-
-    matrix = a if traced else framework.Namespace.kept(a)
     if traced:  # what is not used is removed from the program
-        return LstsqResult(*first, singular_values())
+        return LstsqResult(*first, _singular_values(framework, a))
     framework.register(_LateLstsqResult, _take_apart, _put_together)
-    return _LateLstsqResult(*first, framework.Namespace.later(singular_values))
+    return _with_late_values(framework, first, framework.Namespace.kept(a))
+
+
+def _singular_values(framework: Any, a: Any) -> Any:
+    return _solve(framework, "lstsq", SVDVALS, a, (0, 0), "raise", "auto")[0]
+
+
+def _with_late_values(framework: Any, first: tuple[Any, Any, Any], a: Any) -> _LateLstsqResult:
+    """The result with singular values of ``a``, which nobody changes, computed when they are looked at."""
+    return _LateLstsqResult(*first, framework.Namespace.later(lambda: _singular_values(framework, a)))
 
 
 # A double as an integer, which every framework can pass on. In plain arithmetic, as torch.compile cannot look into struct.
@@ -349,6 +359,7 @@ def _native_on_gpu(shape: Any, engine: str | int = "auto", dtype: str = "float64
 
 LSTSQ = Operation(
     "lstsq",
+    square=False,
     results=_results,
     sizes=_sizes,
     reference=_reference,

@@ -21,7 +21,7 @@ from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
 from .triangle import HERMITIAN, finite_flags, symmetric_matrix, whole_matrix
 
 Array = TypeVar("Array")
-_ndarray, _logging = np.ndarray, planner.logging_decisions  # a look-up less
+_logging = planner.logging_decisions  # a look-up less
 Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
 # for engines that have LDL; the others use LU
 _MIRRORED = {"symmetric": SYMMETRIC, "hermitian": SELF_ADJOINT}
@@ -128,14 +128,14 @@ def solve(
     if unknown:
         raise unknown_keyword(solve, unknown)
     framework = frameworks.entry(a, "solve")
-    plain = type(a) is _ndarray and type(b) is _ndarray and upper is False and overwrite is False and unit is False
-    if plain and precision == "full" and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
-        x = _solve_direct(framework, a, b, assume)
-        if x is not None:
-            return x  # type: ignore[no-any-return]
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
+    plain = framework.direct(a) and upper is False and overwrite is False and unit is False and precision == "full"
+    if plain and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
+        x = _solve_direct(framework, a, b, assume)
+        if x is not None:
+            return x  # type: ignore[no-any-return]
     triangle = UNIT if unit is not False and _check_unit("solve", unit, assume) else 0
     if side == "left":
         x, _ = _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine, triangle)
@@ -146,7 +146,7 @@ def solve(
 
 
 def _solve_direct(framework: Any, a: Any, b: Any, assume: str) -> Any:
-    """The solution for plain arrays of NumPy with the usual options; None: the long way must be taken, which finds out why."""
+    """The solution for plain arrays with the usual options; None: the long way must be taken, which finds out why."""
     if assume == "general":
         return framework.solve_direct(SOLVE, 0, a, b)
     if assume == "pos":
@@ -243,9 +243,9 @@ def inv(
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite}
         return framework.call(inv, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    plain = type(a) is _ndarray and assume in ("general", "pos") and upper is False and overwrite is False
+    plain = framework.direct(a) and assume in ("general", "pos") and upper is False and overwrite is False
     if plain and on_fail == "raise" and engine == "auto" and not _logging():
-        found = framework.results_direct(INVERSE, POS if assume == "pos" else 0, a)
+        found = framework.results_direct(INVERSE, (POS if assume == "pos" else 0,), a)
         if found is not None:
             return found[0]  # type: ignore[no-any-return]
     return _inv(framework, "inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
@@ -351,10 +351,10 @@ def determinant(
     of_diagonal: Callable[[Any, Any], tuple[Any, ...]],
 ) -> tuple[Any, ...]:
     """What ``operation`` gives, or ``of_diagonal`` of a triangular matrix; in the name of the public function."""
-    if type(a) is _ndarray and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
-        found = None if _logging() else framework.results_direct(operation, 0, a)
+    if framework.direct(a) and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
+        found = None if _logging() else framework.results_direct(operation, (0,), a)
         if found is not None:
-            return tuple([x[()] for x in found])
+            return tuple(map(framework.Namespace.scalar, found))
     name = function.__name__
     upper, _ = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace

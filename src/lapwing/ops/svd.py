@@ -115,6 +115,9 @@ def svd(
         return framework.call(svd, a, **options)  # type: ignore[no-any-return]
     if subset is not None:
         return SVDResult(*_part(framework, "svd", a, subset, on_fail, engine))
+    found = _direct(framework, SVD, a, on_fail, engine) if full_matrices is False else None
+    if found is not None:
+        return SVDResult(*found)
     shape = framework.shape_of(a)
     full = _check("svd", shape, framework.dtype_of(a), on_fail, full_matrices)
     if full and 0 in shape[-2:]:
@@ -167,6 +170,9 @@ def svdvals(
     framework = frameworks.entry(a, "svdvals")
     if framework.sharded:
         return framework.call(svdvals, a, subset=subset, on_fail=on_fail, engine=engine)
+    found = _direct(framework, SVDVALS, a, on_fail, engine) if subset is None else None
+    if found is not None:
+        return found[0]
     shape = framework.shape_of(a)
     _check("svdvals", shape, framework.dtype_of(a), on_fail)
     chosen = None
@@ -232,6 +238,13 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
         product = xp.matmul(xp.adjoint(u), a) if side == "right" else xp.matmul(a, xp.adjoint(u))
         p = xp.constant(p) + (product - xp.constant(product))
     return PolarResult(u, (p + xp.adjoint(p)) / 2)
+
+
+def _direct(framework: Any, operation: Operation, a: Any, on_fail: str, engine: str) -> Any:
+    """The results without the status, by the short way for plain arrays; None: the long way must be taken."""
+    if not framework.direct(a) or on_fail != "raise" or engine != "auto" or planner.logging_decisions():
+        return None
+    return framework.results_direct(operation, (0, 0), a)
 
 
 def _check(
@@ -377,6 +390,7 @@ def _part_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray
 
 SVD = Operation(
     "svd",
+    square=False,
     results=_results,
     sizes=_sizes,
     reference=_reference,
@@ -392,6 +406,7 @@ _NO_DERIVATIVE = no_derivative(
 SVD_FULL = replace(SVD, example=(0, 1), variant="full", jvp=_NO_DERIVATIVE, vjp=_NO_DERIVATIVE)
 SVDVALS = Operation(
     "svdvals",
+    square=False,
     results=picked(_results, (1, 3)),
     sizes=_sizes,
     reference=picked(_reference, (1, 3)),

@@ -1,0 +1,20 @@
+// How a thread waits for another that is about to finish, without sleep.
+#pragma once
+#include <sched.h>
+
+namespace lapwing {
+
+// Waits for a moment. `turns` counts the moments: after many of them the core may be wanted by that thread.
+inline void wait_a_moment(int& turns) {
+  if (++turns > 4000) {
+    sched_yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace lapwing
