@@ -53,13 +53,13 @@ LW_INLINE void multiply_tile(double& c0, double& c1, double a, double b) {
 // l % 16 of C: rows l / 16 + 4v in double precision, rows 4 (l / 16) + v in single. The instruction writes to lanes that are
 // elsewhere too, so all 64 must be here.
 LW_INLINE void multiply_wave(double (&c)[4], double a, double b) {
-  typedef double Four __attribute__((ext_vector_type(4)));
+  typedef double Four __attribute__((vector_size(32)));
   Four sum = {c[0], c[1], c[2], c[3]};
   sum = __builtin_amdgcn_mfma_f64_16x16x4f64(a, b, sum, 0, 0, 0);
   c[0] = sum[0], c[1] = sum[1], c[2] = sum[2], c[3] = sum[3];
 }
 LW_INLINE void multiply_wave(float (&c)[4], float a, float b) {
-  typedef float Four __attribute__((ext_vector_type(4)));
+  typedef float Four __attribute__((vector_size(16)));
   Four sum = {c[0], c[1], c[2], c[3]};
   sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, sum, 0, 0, 0);
   c[0] = sum[0], c[1] = sum[1], c[2] = sum[2], c[3] = sum[3];
