@@ -1,7 +1,8 @@
 """The device sources run as host code (emulator.h) with 32 and with 64 lanes: answers, races in shared memory, bounds.
 
-The launchers are the library's own, on the stand-in driver of tests/native/mock. ``FAMILIES`` says for each family of kernels which
-calls reach it and which kernels these must launch. One dtype of each family runs in every test run, all of them in the slow ones.
+The launchers are the library's own, on the stand-in driver of tests/native/mock. ``FAMILIES`` says for each family of kernels
+which calls reach it and which kernels these must launch. One dtype of each family runs in every test run, all of them in the
+slow ones.
 """
 
 import os
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("lapwing._native", reason="the native core was not built")
-sys.path[:0] = [str(Path(__file__).parents[1] / "native"), str(Path(__file__).parents[1] / "native" / "mock")]
+sys.path.append(str(Path(__file__).parents[1] / "native"))
+sys.path.append(str(Path(__file__).parents[1] / "native" / "mock"))
 import harness
+
 from test_cuda_mock_solve import START
 
 pytestmark = [
@@ -44,7 +47,9 @@ FAMILIES = {
                 {"check_pivots", "determinant"}, "complex64"),
     "solve_qr": ("solve_checks.test_qr(run, dtype, 12, 9, 1)", {"solve_qr"}, "float64"),
     "qr_block": ("solve_checks.test_qr(run, dtype, 50, 35, 1)", {"qr_block"}, "float32"),
-    "qr_panel": ("qr_checks.check_qr(run, qr_checks.matrices('random', dtype, 2, 270, 40))", {"qr_panel", "qr_take"}, "float32"),
+    "qr_panel": (
+        "qr_checks.check_qr(run, qr_checks.matrices('random', dtype, 2, 270, 40))",
+        {"qr_panel", "qr_take"}, "float32"),
     "lstsq_block": ("qr_checks.check_lstsq(run, qr_checks.matrices('deficient', dtype, 2, 50, 12),"
                     " qr_checks.random(np.random.default_rng(1), dtype, 2, 50, 2))", {"lstsq_block"}, "complex64"),
     "lstsq_gram": ("qr_checks.check_lstsq(run, qr_checks.matrices('random', dtype, 2, 80, 20),"
@@ -56,13 +61,17 @@ FAMILIES = {
     "eig_thread": ("eig_checks.check_random(run, dtype, 3, 40)", {"eig"}, "float32"),
     "eig_block": ("eig_checks.check_random(run, dtype, 33, 1)", {"eig"}, "complex64"),
     "eigh_small": ("check_eigh(hermitian(dtype, 40, 5), 'batched')", {"eigh_small"}, "float64"),
-    "eigh_lanes": ("check_eigh(hermitian(dtype, 3, 20), 'batched', True)", {"eigh_reduce", "eigh_values", "eigh_vectors"}, "float32"),
+    "eigh_lanes": (
+        "check_eigh(hermitian(dtype, 3, 20), 'batched', True)",
+        {"eigh_reduce", "eigh_values", "eigh_vectors"}, "float32"),
     "eigh_panel": ("check_eigh(hermitian(dtype, 5, 194), 'batched')", {"eigh_panel"}, "float64"),
     "tridiagonal": ("check_eigh(hermitian(dtype, 1, 193), 'batched')",
-                    {"tridiagonal", "tridiagonal_give", "divide_leaf", "divide_merge", "divide_roots", "divide_product"}, "float64"),
+                    {"tridiagonal", "tridiagonal_give", "divide_leaf", "divide_merge", "divide_roots", "divide_product"},
+                    "float64"),
     "spectrum": ("check_eigh(hermitian(dtype, 2, 40), 'cusolver')", {"hermitian", "settle", "turn_in_place"}, "complex128"),
     "krylov": ("w = np.r_[np.linspace(0, 1, 96), 5, 6, 7, 8]\n"
-               "check_eigh(hermitian(dtype, 1, 100, w=w), 'krylov', False, (97, 3))", {"cholesky_gram", "solve_rows"}, "float32"),
+               "check_eigh(hermitian(dtype, 1, 100, w=w), 'krylov', False, (97, 3))",
+               {"cholesky_gram", "solve_rows"}, "float32"),
 }  # fmt: skip
 # single precision alone goes by the Gram matrix; A^T A needs real matrices
 LEFT_OUT = {("svd_gram", "float64"), ("svd_gram", "complex128"), ("lstsq_gram", "complex64"), ("lstsq_gram", "complex128"),
@@ -75,7 +84,6 @@ LONG = {"blocked", "eigh_panel", "tridiagonal", "lstsq_block", "qr_panel"}
 
 def check_of(family):
     return "" if family in UNCHECKED else "races"
-
 
 
 @pytest.fixture(scope="session")
@@ -132,15 +140,19 @@ def test_bounds(emulate, family):
 
 # family, file, what is there, what a mistake makes of it
 DEFECTS = {
-    "no barrier of the warp": ("cholesky_rows", "common.cuh", "    if (j < columns) {\n      sync_warp();", "    if (j < columns) {"),
-    "no second barrier of the warp": (
-        "cholesky_rows", "common.cuh", "x[3]);\n        sync_warp();", "x[3]);",
-    ),
-    "index off by one": ("cholesky_rows", "common.cuh", "subtract_four(a[k], x, solved + 4 * k)", "subtract_four(a[k], x, solved + 4 * k - 4)"),
-    "lane mask of 32 bits": ("solve_lanes", "lanes.cuh", "(unsigned)(wave >> (threadIdx.x % LW_WAVE / 32 * 32))", "(unsigned)wave"),
+    "no barrier of the warp": ("cholesky_rows", "cholesky.cu", "    c[r] = a[j];\n    sync_warp();", "    c[r] = a[j];"),
+    "one column of shared memory for two": ("cholesky_rows", "cholesky.cu", "columns + (j & 1) * LANES", "columns"),
+    "index off by one": ("cholesky_rows", "cholesky.cu", "c[r] = a[j];", "c[r + 1] = a[j];"),
+    "lane mask of 32 bits": (
+        "solve_lanes", "lanes.cuh", "(unsigned)(wave >> (threadIdx.x % LW_WAVE / 32 * 32))",
+        "(unsigned)wave"),
     "shuffle from another warp": ("solve_lanes", "lanes.cuh", "__shfl(x, lane, width)", "__shfl(x, lane, 64)"),
-    "a lane left out": ("solve_lanes", "solve.cuh", "int step = LANES / 2; step > 0; step /= 2) x = max", "int step = LANES / 4; step > 0; step /= 2) x = max"),
-    "no barrier of the block": ("solve_block", "solve_block.cu", "factor_panel(s, 0, state);\n  __syncthreads();", "factor_panel(s, 0, state);"),
+    "a lane left out": (
+        "solve_lanes", "solve.cuh", "int step = LANES / 2; step > 0; step /= 2) x = max",
+        "int step = LANES / 4; step > 0; step /= 2) x = max"),
+    "no barrier of the block": (
+        "solve_block", "solve_block.cu", "factor_panel(s, 0, state);\n  __syncthreads();",
+        "factor_panel(s, 0, state);"),
     "barriers in two branches": (
         "solve_block", "solve_block.cu", "  if (warp0) factor_panel(s, 0, state);\n  __syncthreads();",
         "  if (warp0) {\n    factor_panel(s, 0, state);\n    __syncthreads();\n  } else {\n    __syncthreads();\n  }",

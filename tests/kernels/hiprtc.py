@@ -62,8 +62,30 @@ def kernels(code):
 def _unpack(data, at):
     """(value, place behind it) of MessagePack as far as the metadata use it."""
     tag = data[at]
-    sized = {0xC4: "B", 0xC5: ">H", 0xC6: ">I", 0xD9: "B", 0xDA: ">H", 0xDB: ">I", 0xDC: ">H", 0xDD: ">I", 0xDE: ">H", 0xDF: ">I"}
-    numbers = {0xCA: ">f", 0xCB: ">d", 0xCC: "B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: "b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
+    sized = {
+        0xC4: "B",
+        0xC5: ">H",
+        0xC6: ">I",
+        0xD9: "B",
+        0xDA: ">H",
+        0xDB: ">I",
+        0xDC: ">H",
+        0xDD: ">I",
+        0xDE: ">H",
+        0xDF: ">I",
+    }
+    numbers = {
+        0xCA: ">f",
+        0xCB: ">d",
+        0xCC: "B",
+        0xCD: ">H",
+        0xCE: ">I",
+        0xCF: ">Q",
+        0xD0: "b",
+        0xD1: ">h",
+        0xD2: ">i",
+        0xD3: ">q",
+    }
     if tag < 0x80 or tag >= 0xE0:
         return tag if tag < 0x80 else tag - 256, at + 1
     if tag in (0xC0, 0xC2, 0xC3):
@@ -74,7 +96,9 @@ def _unpack(data, at):
         count, at = struct.unpack_from(sized[tag], data, at + 1)[0], at + 1 + struct.calcsize(sized[tag])
         kind = "map" if tag >= 0xDE else "list" if tag >= 0xDC else "text"
     else:
-        count, kind, at = (tag & 0x1F, "text", at + 1) if tag >= 0xA0 else (tag & 0x0F, "list" if tag >= 0x90 else "map", at + 1)
+        count, kind, at = (
+            (tag & 0x1F, "text", at + 1) if tag >= 0xA0 else (tag & 0x0F, "list" if tag >= 0x90 else "map", at + 1)
+        )
     if kind == "text":
         return data[at : at + count].decode(errors="replace"), at + count
     values = []
