@@ -37,7 +37,9 @@ def compile_amd(rtc, job, most=None):
     headers = {path.name: path.read_text() for path in SOURCES.glob("*.cuh")}
     own = " ".join(word for word in options.split() if word.startswith("-D"))
     code, log = hiprtc.compile_source(rtc, (SOURCES / name).read_text(), headers, name, own + ALWAYS)
-    assert log == "", (job, log)
+    # that the optimiser leaves a loop as it is costs time at most; no option silences it in this version
+    said = [line for line in log.splitlines() if "loop not unrolled" not in line and not line.endswith("generated.")]
+    assert said == [], (job, said)
     kernels = hiprtc.kernels(code)
     assert kernels, job
     for kernel, about in kernels.items():
