@@ -76,7 +76,8 @@ FAMILIES = {
 # single precision alone goes by the Gram matrix; A^T A needs real matrices
 LEFT_OUT = {("svd_gram", "float64"), ("svd_gram", "complex128"), ("lstsq_gram", "complex64"), ("lstsq_gram", "complex128"),
             ("lu_block", "float32")}  # fmt: skip
-# These read words that other threads write meanwhile, and do not use what they read: their races are not looked for
+# A race is reported here, and is not looked for until each is explained. lu_block reads a clamped place and does not use it;
+# not yet examined: lstsq_gram.cu:202, eig_hessenberg.cuh:65 with a thread for each matrix, svd_settle after lstsq_block
 UNCHECKED = {"lu_block", "lstsq_gram", "lstsq_block", "eig_thread"}
 # what takes longer than the others
 LONG = {"blocked", "eigh_panel", "tridiagonal", "lstsq_block", "qr_panel"}
