@@ -159,7 +159,7 @@ solve_checks.test_qr(run, f32, 50, 35, 1)
 def emulated(libraries, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "emulated"
     folder.mkdir(exist_ok=True)
-    return {"MOCK_EMULATE": str(folder), "MOCK_EMULATOR": str(harness.MOCK / "emulator.h")}
+    return {"MOCK_EMULATE": str(folder), "MOCK_EMULATOR": str(harness.EMULATOR)}
 
 
 def test_blocks(child, emulated):

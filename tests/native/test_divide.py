@@ -1,4 +1,4 @@
-"""Divide and conquer of tridiagonal matrices: native/gpu/divide.cc and its kernels, run as host code (mock/emulator.h)."""
+"""Divide and conquer of tridiagonal matrices: native/gpu/divide.cc and its kernels, run as host code (tests/emulate)."""
 
 import ctypes
 import subprocess
@@ -69,7 +69,7 @@ class Solver:
 
     def queue(self, kernel, blocks, threads, shared, arguments):
         library, name = self.kernels[kernel - 1]
-        return library.emulate(name, POINTER(arguments), blocks, threads, shared)
+        return library.emulate(name, POINTER(arguments), blocks, 1, threads, shared)
 
     def __call__(self, d, e, shift=0):
         """(w, z, info) of the matrices with diagonals d and e; z begins ``shift`` elements after an aligned address."""
@@ -91,7 +91,7 @@ def build(tmp_path_factory):
     libraries = harness.libraries(tmp_path_factory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOCK_EMULATE", str(tmp_path_factory.mktemp("emulated")))
-        patch.setenv("MOCK_EMULATOR", str(harness.MOCK / "emulator.h"))
+        patch.setenv("MOCK_EMULATOR", str(harness.EMULATOR))
         yield lambda *changes: Solver(tmp_path_factory.mktemp("divide"), libraries, changes)
 
 

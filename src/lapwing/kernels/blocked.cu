@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) block_check(const T* a,
   int first = 0;
   for (int i0 = 0; i0 < n && !unit && !first; i0 += 32) {
     const int i = i0 + threadIdx.x % 32;
-    const unsigned wrong = __ballot_sync(ALL, i < n && !is_divisor(load_element(a + m * stride + min(i, n - 1) * (ld + 1))));
+    const unsigned wrong = ballot(i < n && !is_divisor(load_element(a + m * stride + min(i, n - 1) * (ld + 1))));
     if (wrong) first = i0 + __ffs(wrong);
   }
   if (threadIdx.x % 32 == 0) bad[m] = first;

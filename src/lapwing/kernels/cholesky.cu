@@ -73,7 +73,7 @@ LW_INLINE int factor_by_columns(T (&a)[N], int r, T* columns) {
   for (int j = 0; j < N; j++) {
     T* c = columns + (j & 1) * LANES;
     c[r] = a[j];
-    __syncwarp();
+    sync_warp();
     Real d = real(c[j]), q = reciprocal_root(d);
     if (!is_pivot(d) && bad == 0) bad = j + 1;
     T l = scale(a[j], q), w = scale(l, q);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* 
       if (k > r) row[k] = zero();
       if (bad) row[k] = filled(not_a_number());
     }
-    __syncwarp();
+    sync_warp();
     if (r < N) {
       if (LW_UPPER) {
 #pragma unroll

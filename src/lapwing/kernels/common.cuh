@@ -6,6 +6,8 @@
 //             B(i,j) = mem[j*n + i] is conj(A), B = L L^H, and L^T written the same way is U with A = U^H U
 //   LW_V      bytes of one global access: 16, or less where a pointer or a row is not aligned to 16
 #pragma once
+#include "lanes.cuh"
+#include "matrix_cores.cuh"
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -28,8 +30,6 @@ typedef Real T;
 typedef Complex<Real> T;
 #endif
 
-#define LW_INLINE __device__ __forceinline__
-
 // The dynamic shared memory of a kernel
 extern __shared__ __align__(16) char memory[];
 
@@ -51,8 +51,7 @@ LW_INLINE float reciprocal_root(float x) { return rsqrtf(x); }
 // y <- y + y e (1/2 + 3/8 e), e = 1 - x y^2. Subnormal numbers are scaled first.
 LW_INLINE double reciprocal_root(double x) {
   bool small = x < 1e-300;
-  double s = small ? x * 0x1p200 : x, y;
-  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(s));
+  double s = small ? x * 0x1p200 : x, y = estimated_root(s);
   double e = fma(-s * y, y, 1.0);
   y = fma(y * e, fma(e, 0.375, 0.5), y);
   return small ? y * 0x1p100 : y;
@@ -101,25 +100,6 @@ LW_INLINE T filled(Real x) { return T{x, x}; }
 LW_INLINE T zero() { return filled(Real(0)); }
 
 // ---- copies ------------------------------------------------------------------------------------------------------
-
-LW_INLINE unsigned shared_address(const void* where) {
-  unsigned address;
-  asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(where));
-  return address;
-}
-
-// Starts a copy of BYTES bytes to shared memory; writes zeros instead where `inside` is false.
-template <int BYTES>
-LW_INLINE void copy_async(void* shared, const void* global, bool inside = true) {
-  int from = inside ? BYTES : 0;
-  if (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(from)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(BYTES),
-                 "r"(from)
-                 : "memory");
-}
 
 constexpr int ELEMENT = SIZE < LW_V ? SIZE : LW_V;  // bytes of one access when going element by element
 
@@ -192,43 +172,11 @@ LW_INLINE void each_after(const T* line, int j, F f) {
   }
 }
 
-LW_INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most PENDING of this thread's committed groups are still on their way.
-template <int PENDING>
-LW_INLINE void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-LW_INLINE void finish_copies() {
-  commit_copies();
-  wait_copies<0>();
-}
-
-// What other blocks write meanwhile: `acquire` sees all that came before a `release`. After a barrier, a release also covers
-// what the other threads of the block wrote.
-LW_INLINE int acquire(const int* from) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-LW_INLINE void release(int* to, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-
 // The value of the lane whose number differs by the bits of `step`.
-LW_INLINE Real across(Real x, int step) { return __shfl_xor_sync(0xffffffff, x, step); }
+LW_INLINE Real across(Real x, int step) { return shuffle_xor(x, step); }
 #if LW_DTYPE >= 2
 LW_INLINE T across(T x, int step) { return T{across(x.re, step), across(x.im, step)}; }
 #endif
-
-// The block's place on its multiprocessor, counted in blocks of `warps` warps. Warps are spread over four schedulers by
-// number, so blocks that always gave the long chains to warp 0 would crowd one of them. Only speed depends on the answer.
-LW_INLINE int block_slot(int warps) {
-  unsigned slot;
-  asm volatile("mov.u32 %0, %%warpid;" : "=r"(slot));
-  return slot / warps;
-}
 
 // Pair number p -> tile (i,j), j <= i, counting row by row.
 LW_INLINE void pair_of(i64 p, i64& i, i64& j) {
@@ -269,7 +217,7 @@ LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int lanes, Rea
 #pragma unroll
   for (int j = 0; j < N; j += 4) {
     if (j < columns) {
-      __syncwarp();
+      sync_warp();
       T b[4][4], x[4] = {a[j], a[j + 1], a[j + 2], a[j + 3]};
 #pragma unroll
       for (int q = 0; q < 4; q++) load_registers<16>(b[q], (const char*)(panel + 4 * (j + q)));
@@ -291,7 +239,7 @@ LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int lanes, Rea
       for (int q = 0; q < 4; q++) a[j + q] = x[q];
       if (j + 4 < N) {
         store_four(solved + 4 * r, x[0], x[1], x[2], x[3]);
-        __syncwarp();
+        sync_warp();
 #pragma unroll
         for (int k = j + 4; k < j + 8; k++) a[k] = subtract_four(a[k], x, solved + 4 * k);
         store_four(panel + 4 * r, a[j + 4], a[j + 5], a[j + 6], a[j + 7]);
@@ -371,7 +319,7 @@ struct Piece {
   template <int DEPTH>
   LW_INLINE void add(const T* a, int lda, const T* b, int ldb) {
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#if LW_DTYPE == 1 && __CUDA_ARCH__ >= 900
+#if LW_DTYPE == 1 && LW_MATRIX == 16
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 8) {
       T p[X][2], q[Y][2];
@@ -387,13 +335,10 @@ struct Piece {
       for (int x = 0; x < X; x += 2)
 #pragma unroll
         for (int y = 0; y < Y; y++)
-          asm volatile(
-              "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-              "{%0, %1, %2, %3};"
-              : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
-              : "d"(p[x][0]), "d"(p[x + 1][0]), "d"(p[x][1]), "d"(p[x + 1][1]), "d"(q[y][0]), "d"(q[y][1]));
+          multiply_tile(v[x][y][0], v[x][y][1], v[x + 1][y][0], v[x + 1][y][1], p[x][0], p[x + 1][0], p[x][1], p[x + 1][1], q[y][0],
+                        q[y][1]);
     }
-#elif LW_DTYPE == 1
+#elif LW_DTYPE == 1 && LW_MATRIX == 8
 #pragma unroll 4
     for (int k = 0; k < DEPTH; k += 4) {
       T p[X], q[Y];
@@ -405,9 +350,7 @@ struct Piece {
       for (int x = 0; x < X; x++)
 #pragma unroll
         for (int y = 0; y < Y; y++)
-          asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                       : "+d"(v[x][y][0]), "+d"(v[x][y][1])
-                       : "d"(p[x]), "d"(q[y]));
+          multiply_tile(v[x][y][0], v[x][y][1], p[x], q[y]);
     }
 #else
 #pragma unroll(X * Y < 16 ? 2 : 1)

@@ -73,9 +73,7 @@ struct Pair {
 // 1 / x of a number that is neither huge nor tiny: the hardware's 20 bits and a step of third order in double precision, of
 // second order where the eigenvectors are float.
 LW_INLINE double inverse(double x) {
-  double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-  double e = fma(-x, y, 1.0);
+  double y = estimated_inverse(x), e = fma(-x, y, 1.0);
   return fma(y, sizeof(Real) == 4 ? e : fma(e, e, e), y);
 }
 

@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_leaf(Divide at) 
       }
       for (int i = 0; i < rows; i++) vectors[(l * LEAF + i) * LEAF] = i == lane;
     }
-    __syncwarp();
+    sync_warp();
     Tridiagonal t{d + lane, e + lane, 0, size};
     int low = 0, high = 0, sweeps = 0;
     if (lane < count) {
@@ -89,10 +89,10 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_leaf(Divide at) 
           }
         }
       }
-      if (!__any_sync(0xffffffff, from < to)) break;
-      __syncwarp();
+      if (!any_lane(from < to)) break;
+      sync_warp();
       for (int l = 0; l < count; l++) {
-        const int begin = __shfl_sync(0xffffffff, from, l), end = __shfl_sync(0xffffffff, to, l);
+        const int begin = shuffle(from, l), end = shuffle(to, l);
         Real *q = vectors + l * LEAF * LEAF, carried = q[end * LEAF];
 #pragma unroll 4
         for (int i = end - 1; i >= begin; i--) {
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_leaf(Divide at) 
         }
         if (begin < end) q[begin * LEAF] = carried;
       }
-      __syncwarp();
+      sync_warp();
     }
     for (int l = 0; l < count; l++) {
       const Pair part = Pair::of(at, first + l, false);
@@ -117,10 +117,10 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_leaf(Divide at) 
         if (at.w) at.w[part.first + rank] = failed ? not_a_number() : x * at.up[part.matrix];
       }
       for (int i = 0; i < rows; i++) {
-        const int r = __shfl_sync(0xffffffff, rank, i);
+        const int r = shuffle(rank, i);
         if (lane < rows) at.to[part.row(r) + part.begin + lane] = failed ? not_a_number() : vectors[(l * LEAF + i) * LEAF];
       }
     }
-    __syncwarp();
+    sync_warp();
   }
 }

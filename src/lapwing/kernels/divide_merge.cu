@@ -29,7 +29,7 @@ LW_INLINE u64 sum_before(u64 mine, u64* counts, int threads, u64& all) {
   u64 sum = mine;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const u64 other = __shfl_sync(0xffffffff, sum, lane - step & 31);
+    const u64 other = shuffle(sum, lane - step & 31);
     if (lane >= step) sum += other;
   }
   if (lane == 31) counts[warp] = sum;
@@ -130,7 +130,7 @@ extern "C" __global__ void divide_merge(Divide at, int threads) {
         const int p = room.list[a], q = room.list[a + 1];
         close = is_close(room.d[p], room.z[p], room.d[q], room.z[q]);
       }
-      const unsigned bits = __ballot_sync(0xffffffff, close);
+      const unsigned bits = ballot(close);
       if (lane == 0 && a < count) room.close[a / 32] = bits;
       any = any || close;
     }

@@ -37,7 +37,7 @@ struct Source {
   }
 };
 
-#if LW_DTYPE == 1 || __CUDA_ARCH__ >= 900
+#if LW_DTYPE == 1 || LW_MATRIX == 16
 // Each warp computes a piece of 8X x 8Y, in the layout of the matrix instructions: a lane holds rows g + 8x and columns
 // 8y + 2t + e with g = lane / 4, t = lane % 4.
 struct Product {
@@ -59,7 +59,7 @@ struct Product {
     const Real *left = stage + row0(), *right = stage + DEPTH * PITCH + column0();
 #pragma unroll(SIZE == 8 ? 2 : 1)
     for (int k = 0; k < DEPTH; k += 8) {
-#if __CUDA_ARCH__ >= 900
+#if LW_MATRIX == 16
       Real a[X][2], b[Y][2];
 #pragma unroll
       for (int e = 0; e < 2; e++) {
@@ -82,28 +82,23 @@ struct Product {
     }
   }
 
-#if LW_DTYPE == 1
+#if LW_MATRIX == 16 && LW_DTYPE == 1
   LW_INLINE void multiply_add(const Real (&a)[X][2], const Real (&b)[Y][2]) {
 #pragma unroll
     for (int x = 0; x < X; x += 2)
 #pragma unroll
       for (int y = 0; y < Y; y++)
-        asm volatile(
-            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
-            : "d"(a[x][0]), "d"(a[x + 1][0]), "d"(a[x][1]), "d"(a[x + 1][1]), "d"(b[y][0]), "d"(b[y][1]));
+        multiply_tile(v[x][y][0], v[x][y][1], v[x + 1][y][0], v[x + 1][y][1], a[x][0], a[x + 1][0], a[x][1], a[x + 1][1], b[y][0],
+                      b[y][1]);
   }
-#else
+#elif LW_MATRIX == 16
   // x = high + low, each rounded to the 11 bits that the instruction reads.
   LW_INLINE static void split(Real x, unsigned& high, unsigned& low) {
     high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
     low = __float_as_uint(x - __uint_as_float(high)) + 0x1000u;
   }
   LW_INLINE static void step(float (&c)[4], const unsigned (&a0)[2], const unsigned (&a1)[2], const unsigned (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0[0]), "r"(a1[0]), "r"(a0[1]), "r"(a1[1]), "r"(b[0]), "r"(b[1]));
+    multiply_tile(c, a0[0], a1[0], a0[1], a1[1], b[0], b[1]);
   }
   // Three of the four products of the parts, which is as accurate as float. The instruction cuts off what it sums up, so that
   // only eight terms are left to it.

@@ -13,7 +13,7 @@ constexpr int MOST_STEPS = 100;
 
 LW_INLINE double sum_group(double x) {
 #pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+  for (int step = LANES / 2; step > 0; step /= 2) x += shuffle_xor(x, step);
   return x;
 }
 
@@ -102,7 +102,7 @@ LW_INLINE void find_root(const double* __restrict__ pole, const double* __restri
   bool middle_way = false;
   int slow = 0;
   double before = 0;
-  for (int step = 0; step < MOST_STEPS && __any_sync(0xffffffff, active); step++) {
+  for (int step = 0; step < MOST_STEPS && any_lane(active); step++) {
     const Sums at(pole, weight, split, k, base, offset);
     if (!active) continue;
     const double value = inverse_rho + at.low + at.high, slope = at.low_slope + at.high_slope;
@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_weights(Divide a
       product *= top * inverse(bottom);
     }
 #pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) product *= __shfl_xor_sync(0xffffffff, product, step);
+    for (int step = LANES / 2; step > 0; step /= 2) product *= shuffle_xor(product, step);
     if (j < size && lane == 0) {
       double value;
       int rank;

@@ -16,7 +16,6 @@ constexpr int STRIDE = P == 1 ? LW_THREADS + 1 : 1;  // between the elements of 
 constexpr int LISTS = P > WARP ? 2 : 1;              // sweeps in memory: the current one, and the one that other warps apply
 constexpr int PER_ROW = 3 * LISTS > 2 * GROUPS || MODE != VECTORS ? 3 * LISTS : 2 * GROUPS;  // real numbers of `room` per row
 constexpr int COLUMNS = LW_ROWS;                     // elements of a row that each lane has in a sweep
-constexpr unsigned ALL = 0xffffffff;
 constexpr bool Z_GLOBAL = (LW_GLOBAL & 1) != 0;
 constexpr int NOT_FINITE = -10000;  // in place of an exponent
 
@@ -90,16 +89,16 @@ LW_INLINE void together() {
   if (P > WARP)
     __syncthreads();
   else if (P == WARP)
-    __syncwarp();
+    sync_warp();
 }
 LW_INLINE void lanes_together() {
-  if (LANES == WARP) __syncwarp();
+  if (LANES == WARP) sync_warp();
 }
-LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane); }
+LW_INLINE Real from_lane(Real x, int lane) { return shuffle(x, lane); }
 #if LW_DTYPE >= 2
 LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
 #endif
-LW_INLINE unsigned votes(bool x) { return LANES == WARP ? __ballot_sync(ALL, x) : unsigned(x); }
+LW_INLINE unsigned votes(bool x) { return LANES == WARP ? ballot(x) : unsigned(x); }
 
 // Element j of a row whose elements l, l + LANES, ... lane l has
 LW_INLINE T from_owner(const T (&x)[COLUMNS], int j) {

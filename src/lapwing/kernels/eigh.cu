@@ -19,7 +19,7 @@ LW_INLINE void together() {
   if (P > 32)
     __syncthreads();
   else
-    __syncwarp();
+    sync_warp();
 }
 
 // Sums over the threads of a matrix; whatever they wrote before is visible after. There is another barrier before `room` is
@@ -32,7 +32,7 @@ LW_INLINE Real sum_all(Real x, Real* room, int t) {
     x = 0;
     for (int w = 0; w < WARPS; w++) x += room[w];
   } else {
-    __syncwarp();
+    sync_warp();
   }
   return x;
 }
@@ -54,7 +54,7 @@ LW_INLINE T sum_pairs(T x, Real* room, int t) {
       im += room[WARPS + w];
     }
   } else {
-    __syncwarp();
+    sync_warp();
   }
   return T{re, im};
 }
@@ -99,7 +99,7 @@ LW_INLINE bool load_matrix(T* s, int pitch, const T* a, int n, bool inside, int 
       bad = fmax(bad, room[WARPS + w]);
     }
   } else {
-    __syncwarp();
+    sync_warp();
   }
   Real down;
   scaling(largest, down, up);

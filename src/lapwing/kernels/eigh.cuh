@@ -40,14 +40,11 @@ LW_INLINE void scaling(Real largest, Real& down, Real& up) {
 
 // 1 / sqrt(x) of a normal number to the last bit or so: rotations built from it stay orthogonal over thousands of them.
 LW_INLINE float fine_root(float x) {
-  float y;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  float y = estimated_root(x);
   return fmaf(0.5f * y, fmaf(-x * y, y, 1.0f), y);
 }
 LW_INLINE double fine_root(double x) {
-  double y;
-  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-  double e = fma(-x * y, y, 1.0);
+  double y = estimated_root(x), e = fma(-x * y, y, 1.0);
   return fma(y * e, fma(e, 0.375, 0.5), y);
 }
 
@@ -79,13 +76,13 @@ LW_INLINE T reflector(T alpha, Real rest, T& tau, Real& beta) {
 template <int LANES>
 LW_INLINE Real sum_lanes(Real x) {
 #pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+  for (int step = LANES / 2; step > 0; step /= 2) x += shuffle_xor(x, step);
   return x;
 }
 template <int LANES>
 LW_INLINE Real max_lanes(Real x) {
 #pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffff, x, step));
+  for (int step = LANES / 2; step > 0; step /= 2) x = fmax(x, shuffle_xor(x, step));
   return x;
 }
 

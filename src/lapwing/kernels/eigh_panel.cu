@@ -140,10 +140,10 @@ LW_INLINE void multiply_rows(const T* s, int pitch, int n, int r0, int from, con
     *(Vector*)(y + c) = columns;
   }
   T sum = sum_eight(rows, lane);
-  __syncwarp();
+  sync_warp();
   int row = r0 + lane / 4;
   if (lane % 4 == 0 && row < n) y[row] = add(y[row], sum);
-  __syncwarp();
+  sync_warp();
 }
 
 // The lower triangle of S from row and column `from` on <- S - V W^H - W V^H.

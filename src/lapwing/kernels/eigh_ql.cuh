@@ -120,7 +120,7 @@ LW_INLINE void solve(const Values& at, i64 base, int matrices, Real* room) {
       d[i * M + q] = at.d[(base + q) * n + i];
       e[i * M + q] = i < n - 1 ? at.e[(base + q) * n + i] : Real(0);
     }
-  __syncwarp();
+  sync_warp();
   bool mine = lane < matrices, failed = mine && at.info[base + lane] != 0, busy = mine && !failed;
   Tridiagonal t{d + lane, e + lane, 0, n};
   int low = 0, high = 0, done = 0, used = 0;
@@ -129,7 +129,7 @@ LW_INLINE void solve(const Values& at, i64 base, int matrices, Real* room) {
     high = t.split(0);
   }
   // all lanes do a sweep each, then they write the rotations together: scattered writes would take longer than the sweeps
-  while (__any_sync(0xffffffff, busy)) {
+  while (any_lane(busy)) {
     int start = used, length = 0;
     if (busy) {
       while (low < n - 1 && high == low) high = t.split(++low);
@@ -148,22 +148,22 @@ LW_INLINE void solve(const Values& at, i64 base, int matrices, Real* room) {
       if (t.negligible(t.e[low * M], t.d[low * M], t.d[(low + 1) * M])) low++;
     }
     if (LW_VECTORS) {
-      __syncwarp();
+      sync_warp();
       for (int q = 0; q < matrices; q++) {
-        int many = __shfl_sync(0xffffffff, length, q);
-        Rotation* to = at.rotations + (base + q) * at.room + __shfl_sync(0xffffffff, start, q);
+        int many = shuffle(length, q);
+        Rotation* to = at.rotations + (base + q) * at.room + shuffle(start, q);
         for (int i = lane; i < many; i += 32) to[i] = made[i * STRIDE + q];
       }
-      __syncwarp();
+      sync_warp();
     }
   }
   if (mine) {
     if (failed) at.info[base + lane] = 1;
     if (LW_VECTORS) at.sweep_count[base + lane] = done;
   }
-  __syncwarp();
+  sync_warp();
   for (int q = 0; q < matrices; q++)
     sort_values(d + q, n, LW_VECTORS ? at.order + (base + q) * n : nullptr, at.w + (base + q) * at.count, at.first, at.count,
-                at.up[base + q], __shfl_sync(0xffffffff, (int)failed, q) != 0);
-  __syncwarp();
+                at.up[base + q], shuffle((int)failed, q) != 0);
+  sync_warp();
 }

@@ -41,9 +41,9 @@ LW_INLINE Elements fetch_reflectors(const T* h, int pitch, int n, int k0, int i)
 }
 
 LW_INLINE void publish(const Lanes& lanes, const Elements& x) {
-  __syncwarp();
+  sync_warp();
   lanes.elements()[lanes.r] = x;
-  __syncwarp();
+  sync_warp();
 }
 
 // f(column, the reflectors' elements of it) for the columns from i0 on that were published
@@ -120,8 +120,8 @@ struct Sweeps {
       bottom = bottom < one.low ? bottom : one.low;
     }
     if (P < 32) {
-      top = __reduce_max_sync(0xffffffff, top);
-      bottom = __reduce_min_sync(0xffffffff, bottom);
+      top = most_of_lanes(top);
+      bottom = least_of_lanes(bottom);
     }
     return top >= 0;
   }
@@ -159,9 +159,9 @@ LW_INLINE void apply_rotations(const Rows& x, const Lanes& lanes, const Rotation
   y[K] = x(now.top);
   Step ahead = now.at(rotations, now.top - 1 - lanes.r);
   for (int i0 = now.top - 1; i0 + K >= now.bottom; i0 -= P) {
-    __syncwarp();
+    sync_warp();
     lanes.steps()[lanes.r] = ahead;
-    __syncwarp();
+    sync_warp();
     if (i0 - P + K >= now.bottom) ahead = now.at(rotations, i0 - P - lanes.r);
     for (int i = i0; i > i0 - P && i + K >= now.bottom; i -= K) {
 #pragma unroll
@@ -210,7 +210,7 @@ struct Vectors {
 LW_INLINE void apply_all(const Vectors& at, const Rows& x, const Lanes& lanes, i64 m) {
   const Rotation* rotations = at.rotations + m * at.room;
   const Sweep* sweeps = at.sweeps + m * at.sweep_room;
-  int count = at.sweep_count[m], most = P < 32 ? __reduce_max_sync(0xffffffff, count) : count;
+  int count = at.sweep_count[m], most = P < 32 ? most_of_lanes(count) : count;
   for (int s = 0; s < most; s += K) apply_rotations(x, lanes, rotations, sweeps, s, count);
 }
 
@@ -231,7 +231,7 @@ LW_INLINE void make_rows(const Vectors& at, i64 unit, i64 batch, const Lanes& la
   int n_rows = n - r0 < 32 ? n - r0 : 32;
   T* to = at.v + (m * n + r0) * count;
   const int* from = at.order + m * n + at.first;
-  __syncwarp();
+  sync_warp();
   if (!LW_GLOBAL) {
     if (inside) store_rows(tile, to, from, n_rows, count, lanes, failed);
   } else {
@@ -239,14 +239,14 @@ LW_INLINE void make_rows(const Vectors& at, i64 unit, i64 batch, const Lanes& la
       int end = count - j0 < 32 ? count - j0 : 32;
 #pragma unroll 4
       for (int j = 0; j < end; j++) tile[j * ROW + lane] = failed ? zero() : x(from[j0 + j]);
-      __syncwarp();
+      sync_warp();
       if (lane < end)
         for (int r = 0; r < n_rows; r++)
           store_element(to + (i64)r * count + j0 + lane, finished(tile[lane * ROW + r], failed));
-      __syncwarp();
+      sync_warp();
     }
   }
-  __syncwarp();
+  sync_warp();
 }
 
 constexpr int WARPS = LW_THREADS / 32;

@@ -28,7 +28,7 @@ LW_INLINE u64 ordered(double x) { return (u64)__double_as_longlong(x) & 0x7fffff
 LW_INLINE void keep_largest(u64 mine, u64* out) {
 #pragma unroll
   for (int lane = 16; lane; lane /= 2) {
-    u64 other = __shfl_xor_sync(0xffffffffu, mine, lane);
+    u64 other = shuffle_xor(mine, lane);
     mine = other > mine ? other : mine;
   }
   if (threadIdx.x % 32 == 0) atomicMax(out, mine);
@@ -204,7 +204,7 @@ extern "C" __global__ void residual(const T* y, T* ay, const double* theta, i64 
       sum += square_of(r);
     }
 #pragma unroll
-    for (int lane = 16; lane; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+    for (int lane = 16; lane; lane /= 2) sum += shuffle_xor(sum, lane);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "qr_state.cuh"
 
-LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(0xffffffff, x, lane); }
+LW_INLINE Real from_lane(Real x, int lane) { return shuffle(x, lane); }
 LW_INLINE Real shifted(Real x, int exponent) { return ldexp(x, exponent); }
 #if LW_DTYPE < 2
 LW_INLINE T inverse_of(T x) { return 1 / x; }

@@ -30,9 +30,9 @@ LW_INLINE Real sum_group(Real x) {
 }
 #if LW_DTYPE >= 2
 LW_INLINE T sum_group(T x) { return T{sum_group(x.re), sum_group(x.im)}; }
-LW_INLINE T from_group(T x, int l) { return T{__shfl_sync(0xffffffff, x.re, l, G), __shfl_sync(0xffffffff, x.im, l, G)}; }
+LW_INLINE T from_group(T x, int l) { return T{shuffle(x.re, l, G), shuffle(x.im, l, G)}; }
 #else
-LW_INLINE T from_group(T x, int l) { return __shfl_sync(0xffffffff, x, l, G); }
+LW_INLINE T from_group(T x, int l) { return shuffle(x, l, G); }
 #endif
 
 // The columns of this thread.
@@ -79,7 +79,7 @@ struct Columns {
       }
     }
     largest = max_lanes<32>(largest);
-    good = !__any_sync(0xffffffff, !good);
+    good = !any_lane(!good);
     if (threadIdx.x % 32 == 0 && (!good || largest > 0)) atomicMax(state, good ? ilogb(largest) : NOT_FINITE);
   }
 

@@ -35,30 +35,19 @@ LW_INLINE T sum_over(T x) {
 
 // ---- products ----------------------------------------------------------------------------------------------------------
 
-#if __CUDA_ARCH__ >= 900 && LW_DTYPE == 0
+#if LW_MATRIX == 16 && LW_DTYPE == 0
 // A number as the sum of two of 11 bits each: three products of them are as exact as one of whole numbers.
 struct Factor {
   unsigned high, low;
 };
-LW_INLINE unsigned short_of(float x) {
-  unsigned y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return y;
-}
 LW_INLINE Factor factor_of(T x) {
   const unsigned high = short_of(x);
   return {high, short_of(x - __uint_as_float(high))};
 }
-LW_INLINE void multiply_short(T (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 LW_INLINE void multiply(T (&c)[4], const Factor (&a)[2], const Factor (&under)[2], const Factor (&b)[2]) {
-  multiply_short(c, a[0].low, under[0].low, a[1].low, under[1].low, b[0].high, b[1].high);
-  multiply_short(c, a[0].high, under[0].high, a[1].high, under[1].high, b[0].low, b[1].low);
-  multiply_short(c, a[0].high, under[0].high, a[1].high, under[1].high, b[0].high, b[1].high);
+  multiply_tile(c, a[0].low, under[0].low, a[1].low, under[1].low, b[0].high, b[1].high);
+  multiply_tile(c, a[0].high, under[0].high, a[1].high, under[1].high, b[0].low, b[1].low);
+  multiply_tile(c, a[0].high, under[0].high, a[1].high, under[1].high, b[0].high, b[1].high);
 }
 #else
 typedef T Factor;
@@ -66,11 +55,8 @@ LW_INLINE Factor factor_of(T x) { return x; }
 // c <- c + (a over under)^T b for pieces of 8 x 8: lane 4 g + t has their elements (t, g) and (t + 4, g), and of c (g, 2 t),
 // (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1)
 LW_INLINE void multiply(T (&c)[4], const Factor (&a)[2], const Factor (&under)[2], const Factor (&b)[2]) {
-#if __CUDA_ARCH__ >= 900 && LW_DTYPE == 1
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-      : "d"(a[0]), "d"(under[0]), "d"(a[1]), "d"(under[1]), "d"(b[0]), "d"(b[1]));
+#if LW_MATRIX == 16 && LW_DTYPE == 1
+  multiply_tile(c[0], c[1], c[2], c[3], a[0], under[0], a[1], under[1], b[0], b[1]);
 #else
   const int lane = threadIdx.x % 32, row = lane / 4 * 4, column = lane % 4 * 8;
 #pragma unroll
@@ -200,7 +186,7 @@ LW_INLINE void eliminate(const Shared& s, int n) {
           e[r][p] = 32 * p <= i && j <= i && (j < c || j >= c + NB) ? s.l[i * s.pitch + j] : T(0);
         }
       }
-      __syncwarp();
+      sync_warp();
 #pragma unroll
       for (int r = 0; r < TOGETHER; r++) {
         const int i = first + r * WARPS;

@@ -80,7 +80,7 @@ LW_INLINE void update(const Columns& s, int k0, int first, int end) {
 #pragma unroll
       for (int y = 0; y < Y; y++) v[x][y][0] = v[x][y][1] = zero();
     const T *l = s.l + (r0 + g) * LINE, *w = s.w + k0 * LINE;
-#if LW_DTYPE == 1 && __CUDA_ARCH__ >= 900
+#if LW_DTYPE == 1 && LW_MATRIX == 16
 #pragma unroll
     for (int k = 0; k < W; k += 8) {
       T p[2][2], q[Y][2];
@@ -93,10 +93,7 @@ LW_INLINE void update(const Columns& s, int k0, int first, int end) {
       }
 #pragma unroll
       for (int y = 0; y < Y; y++)
-        asm volatile(
-            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+d"(v[0][y][0]), "+d"(v[0][y][1]), "+d"(v[1][y][0]), "+d"(v[1][y][1])
-            : "d"(p[0][0]), "d"(p[1][0]), "d"(p[0][1]), "d"(p[1][1]), "d"(q[y][0]), "d"(q[y][1]));
+        multiply_tile(v[0][y][0], v[0][y][1], v[1][y][0], v[1][y][1], p[0][0], p[1][0], p[0][1], p[1][1], q[y][0], q[y][1]);
     }
 #else
 #pragma unroll 4

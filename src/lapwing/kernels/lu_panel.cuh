@@ -102,13 +102,13 @@ LW_INLINE void place_rows(const Shared& s, const State& state, Moves* moves, int
   const int t = threadIdx.x;
   int displaced = 0;
   if (t < 32) {
-    __syncwarp();
+    sync_warp();
     const int source = t < width ? s.source[t] : 0;
     const bool moved = t < width && state.open & 1, leaves = t < width && source >= width;
     const unsigned before = (1u << t) - 1;
-    const unsigned movers = __ballot_sync(ALL, moved), leavers = __ballot_sync(ALL, leaves);
+    const unsigned movers = ballot(moved), leavers = ballot(leaves);
     if (leaves) s.vacant[__popc(leavers & before)] = source;
-    __syncwarp();
+    sync_warp();
     const int k = __popc(movers & before);
     if (t < width) s.row_of[t] = source;
     if (moves && t < width) moves->source[t] = column + source;

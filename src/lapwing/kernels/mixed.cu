@@ -41,11 +41,11 @@ template <typename R> LW_INLINE Complex<R> plus_product(Complex<R> c, Complex<R>
 }
 template <typename R> LW_INLINE R real_of(R x) { return x; }
 template <typename R> LW_INLINE R real_of(Complex<R> x) { return x.re; }
-template <typename R> LW_INLINE R passed(R x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+template <typename R> LW_INLINE R passed(R x, int lane) { return shuffle(x, lane); }
 template <typename R> LW_INLINE Complex<R> passed(Complex<R> x, int lane) {
   return Complex<R>{passed(x.re, lane), passed(x.im, lane)};
 }
-template <typename R> LW_INLINE R swapped(R x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+template <typename R> LW_INLINE R swapped(R x, int lanes) { return shuffle_xor(x, lanes); }
 template <typename R> LW_INLINE Complex<R> swapped(Complex<R> x, int lanes) {
   return Complex<R>{swapped(x.re, lanes), swapped(x.im, lanes)};
 }

@@ -17,7 +17,7 @@ struct Call {
   int n, k;
 };
 
-LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(0xffffffff, x, lane); }
+LW_INLINE Real from_lane(Real x, int lane) { return shuffle(x, lane); }
 #if LW_DTYPE >= 2
 LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
 #endif

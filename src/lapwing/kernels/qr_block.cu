@@ -53,7 +53,7 @@ LW_INLINE void sum_lines(T (&x)[NB], T* room) {
     }
   }
   if (lane % (32 / NB) == 0) room[index] = x[0];
-  __syncwarp();
+  sync_warp();
   load_line(x, room);
 }
 

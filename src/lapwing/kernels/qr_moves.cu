@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
       largest = fmax(largest, magnitude(x));
     }
     largest = max_lanes<32>(largest);
-    good = !__any_sync(0xffffffff, !good);
+    good = !any_lane(!good);
     if (threadIdx.x % 32 == 0 && (!good || largest > 0)) atomicMax(state + part.which, good ? ilogb(largest) : NOT_FINITE);
   }
 }

@@ -25,15 +25,10 @@ struct Call {
 // ---- scalars -----------------------------------------------------------------------------------------------------
 
 // Without a branch, so that other work can be scheduled around it.
-LW_INLINE float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+LW_INLINE float reciprocal(float x) { return quick_inverse(x); }
 // The hardware's 20 bits and one step of third order. It flushes what is subnormal, which is scaled first.
 LW_INLINE double reciprocal(double x) {
-  double size = fabs(x), by = size < 0x1p-1000 ? 0x1p200 : size > 0x1p1000 ? 0x1p-200 : 1.0, s = x * by, y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(s));
+  double size = fabs(x), by = size < 0x1p-1000 ? 0x1p200 : size > 0x1p1000 ? 0x1p-200 : 1.0, s = x * by, y = estimated_inverse(s);
   double e = fma(-s, y, 1.0);
   return fma(y, fma(e, e, e), y) * by;
 }
@@ -122,24 +117,23 @@ LW_INLINE Real log_of_zero() { return Real(__int_as_float(0xff800000)); }
 // ---- between the lanes of a matrix -------------------------------------------------------------------------------
 
 constexpr int LANES = LW_LANES;
-constexpr unsigned ALL = 0xffffffff;
 
-LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane, LANES); }
+LW_INLINE Real from_lane(Real x, int lane) { return shuffle(x, lane, LANES); }
 #if LW_DTYPE >= 2
 LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
 #endif
 
 LW_INLINE unsigned lanes_where(bool x) {
-  unsigned found = __ballot_sync(ALL, x);
+  unsigned found = ballot(x);
   return LANES == 32 ? found : found >> (threadIdx.x % 32 / LANES * LANES) & ((1u << LANES % 32) - 1);
 }
 
 LW_INLINE unsigned largest(unsigned x) {
-#if LW_LANES == 32 && __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(ALL, x);
+#if LW_LANES == 32 && LW_WAVE == 32
+  return most_of_lanes(x);
 #else
 #pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL, x, step));
+  for (int step = LANES / 2; step > 0; step /= 2) x = max(x, shuffle_xor(x, step));
   return x;
 #endif
 }
@@ -156,7 +150,7 @@ LW_INLINE int lane_of_largest(Key key) {
   unsigned high = key >> 32, low = (unsigned)key;
   bool best = high == largest(high);
   unsigned found = lanes_where(best);
-  if (__any_sync(ALL, found & (found - 1))) {
+  if (any_lane(found & (found - 1))) {
     unsigned most = largest(best ? low : 0);
     found = lanes_where(best && low == most);
   }
@@ -193,7 +187,7 @@ LW_INLINE void store_diagonal_product(T* value, Real* logabs, int n, bool positi
     sum += (positive ? 2 : 1) * log_magnitude(d);
     zeros = zeros || is_zero(d);
   }
-  const bool singular = __any_sync(ALL, zeros);
+  const bool singular = any_lane(zeros);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
     sum += across(sum, step);

@@ -78,7 +78,7 @@ LW_INLINE void factor_panel(Shared& s, int j0, State* state) {
             chosen |= (unsigned)c << (4 * r);
           }
         }
-        __syncwarp();
+        sync_warp();
         T u[NB];
         load_line(u, line);
         const T d = u[c];
@@ -132,10 +132,10 @@ LW_INLINE void factor_panel(Shared& s, int j0, State* state) {
     const int from = lane < width ? s.source[lane] : 0;
     const bool leaves = lane < width && from >= j0 + width;
     const unsigned before = (1u << lane) - 1;
-    const unsigned movers = __ballot_sync(ALL, moves), leavers = __ballot_sync(ALL, leaves);
+    const unsigned movers = ballot(moves), leavers = ballot(leaves);
     int* vacant = (int*)s.corner;
     if (leaves) vacant[__popc(leavers & before)] = from;
-    __syncwarp();
+    sync_warp();
     displaced = moves ? vacant[__popc(movers & before)] : 0;
     if (lane < width) s.target[lane] = displaced;
   }
@@ -149,7 +149,7 @@ LW_INLINE void factor_panel(Shared& s, int j0, State* state) {
     }
   }
   if (LW_FACTOR == 1) {  // L^H beside L
-    __syncwarp();
+    sync_warp();
 #pragma unroll
     for (int r = 0; r < RT; r++) {
       const int i = j0 + lane + 32 * r;
@@ -320,7 +320,7 @@ LW_INLINE void substitute_column(const Shared& s, T (&x)[RT], int kind, bool tin
 // The same for the chunk in shared memory and all threads, NB rows at a time.
 template <bool FORWARD>
 LW_INLINE void substitute(const Shared& s, int kind, bool tiny) {
-  constexpr int WIDE = KC / VEC;
+  constexpr int WIDE = KC >= VEC ? KC / VEC : 1;
   const int last = (s.n - 1) / NB * NB;
   for (int step = 0; step <= last; step += NB) {
     const int j0 = FORWARD ? step : last - step;
@@ -480,7 +480,7 @@ LW_INLINE void store_solution(Shared& s, const Call& call, i64 m, bool failed, b
     for (int r = 0; r < RT; r++) x[r] = side(s, b, columns, min(lane + 32 * r, n - 1), k);
     if (FORWARD) substitute_column<true>(s, x, FORWARD, tiny);
     if (LW_BACKWARD) substitute_column<false>(s, x, LW_BACKWARD, tiny);
-    __syncwarp();
+    sync_warp();
 #pragma unroll
     for (int r = 0; r < RT; r++) {
       const int i = lane + 32 * r;

@@ -46,7 +46,7 @@ LW_INLINE int factor_hermitian(Row& row, int r, T* lines) {
     T* c = lines + (j & 1) * LINE;
 #pragma unroll
     for (int s = j / LANES; s < R; s++) c[r + LANES * s] = row.e[s][j];
-    __syncwarp();
+    sync_warp();
     Real d = real(c[j]), q = reciprocal_root(d);
     if (!is_pivot(d) && bad == 0) bad = j + 1;
     if (r == j % LANES) row.pivot[j / LANES] = from_real(d), row.inverse[j / LANES] = from_real(q);
@@ -103,7 +103,7 @@ LW_INLINE int factor_general(Row& row, Elements& x, int* order, int r, T* lines,
         }
       }
     }
-    __syncwarp();
+    sync_warp();
     T d = c[j];
     bool good = is_divisor(d);
     if (!good && bad == 0) bad = j + 1;
@@ -198,12 +198,12 @@ LW_INLINE int invert_diagonal(Row& row, char* matrix, int r, bool asked) {
 
 // E into shared memory, every row in its place.
 LW_INLINE void write_rows(Row& row, char* matrix, int r) {
-  __syncwarp();
+  sync_warp();
 #pragma unroll
   for (int s = 0; s < R; s++) {
     if (r + LANES * s < N) store_row(row, s, matrix + row.place[s] * Rows::PITCH);
   }
-  __syncwarp();
+  sync_warp();
 }
 
 // L^H beside L.
@@ -216,7 +216,7 @@ LW_INLINE void mirror_rows(Row& row, char* matrix, int r) {
         *element(matrix, k, r + LANES * s) = conjugate(row.e[s][k]);
     }
   }
-  __syncwarp();
+  sync_warp();
 }
 
 // ---- substitution with an element per row ------------------------------------------------------------------------
@@ -354,15 +354,15 @@ LW_INLINE void invert_hermitian(char* matrix, const T* inverses, int r, bool fai
 #pragma unroll
     for (int i = 0; i < N; i++) z.x[t][i] = from_real(Real(i == r + LANES * t));
   z.forward(matrix, inverses, false);
-  __syncwarp();
+  sync_warp();
 #pragma unroll
   for (int t = 0; t < R; t++)
 #pragma unroll
     for (int i = 0; i < N; i++)
       if (r + LANES * t < N) *element(matrix, i, r + LANES * t) = z.x[t][i];
-  __syncwarp();
+  sync_warp();
   z.multiply_by_adjoint(matrix);
-  __syncwarp();
+  sync_warp();
 #pragma unroll
   for (int t = 0; t < R; t++) {
     int c = r + LANES * t;
@@ -385,7 +385,7 @@ LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order,
   }
   b.forward(matrix, inverses, tiny);
   b.backward(matrix, inverses, tiny);
-  __syncwarp();
+  sync_warp();
 #pragma unroll
   for (int t = 0; t < R; t++)
 #pragma unroll
@@ -481,7 +481,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
 #pragma unroll
     for (int s = 0; s < R; s++)
       if (r + LANES * s < N && !FUSED) inverses[row.place[s]] = row.inverse[s];
-    __syncwarp();
+    sync_warp();
 
     if (LW_GIVE == 0 && K > 0) {
       if (FUSED) {
@@ -490,7 +490,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
         read_elements(x, side, r, LW_ROWS == 1 ? order : nullptr);
         solve_elements(x, row, matrix, r);
       }
-      __syncwarp();
+      sync_warp();
 #pragma unroll
       for (int s = 0; s < R; s++) {
         int i = r + LANES * s, to = FUSED ? row.place[s] : LW_ROWS == 2 && i < N ? order[i] : i;

@@ -95,9 +95,9 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) solve_qr(Call call) {
       int end = start + LANES < reflections ? (int)start + LANES : reflections;
       for (int j = 0; j < end; j++) {
         if (j >= done) {
-          __syncwarp();
+          sync_warp();
           if (column == j) taus[j] = make_reflection(x, j, vectors + j * PITCH);
-          __syncwarp();
+          sync_warp();
         }
         if (column >= j) reflect(x, vectors + j * PITCH, conjugate(taus[j]));
       }
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) solve_qr(Call call) {
         }
       }
     }
-    __syncwarp();
+    sync_warp();
 
     // Q = H_1 H_2 ... I
     for (i64 start = 0; start < call.c; start += LANES) {
@@ -125,6 +125,6 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) solve_qr(Call call) {
           if (i < m) store_element(call.q + (which * m + i) * call.c + column, good ? x[i] : filled(not_a_number()));
       }
     }
-    __syncwarp();
+    sync_warp();
   }
 }

@@ -55,7 +55,7 @@ extern "C" __global__ void settle(const Real* from, Real* to, int* info, const i
     bool good = finite[m] && status == 0;
     for (i64 j = threadIdx.x % share; j < count; j += share)
       to[m * count + j] = good ? from[m * n + skip + j] : not_a_number();
-    if (share == 32) __syncwarp();
+    if (share == 32) sync_warp();
     else __syncthreads();
     if (threadIdx.x % share == 0 && !good) info[m] = status ? status : 1;
   }

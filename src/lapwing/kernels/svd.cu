@@ -11,7 +11,6 @@ constexpr int LANES = LW_LANES;
 constexpr int MATRICES = LW_THREADS / LANES;
 constexpr int SWEEPS = 40;  // seven or eight are usual at order 32
 constexpr int PART = 4;     // elements of V in registers at a time
-constexpr unsigned ALL = 0xffffffff;
 
 struct Call {
   const T* a;
@@ -34,8 +33,8 @@ LW_INLINE Real square_of(const T (&x)[M]) {
 // left. `there`: the lane's column has length one.
 LW_INLINE void complete(T (&x)[M], bool there, int lane, int l, int k) {
   for (int j = 0; j < k; j++) {
-    bool missing = !__shfl_sync(ALL, (int)there, j, LANES);
-    if (!__any_sync(ALL, missing)) continue;
+    bool missing = !shuffle((int)there, j, LANES);
+    if (!any_lane(missing)) continue;
     Real best = 2;
     int place = 0;
     T e = zero(), y[M];
@@ -94,11 +93,11 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
     if (LW_VECTORS)
 #pragma unroll
       for (int i = 0; i < K; i++) v[i * LW_THREADS] = from_real(Real(i == lane));
-    __syncwarp();
+    sync_warp();
 
     Real mine = square_of(x);
     bool left = true;
-    for (int sweep = 0; sweep < SWEEPS && __any_sync(ALL, left); sweep++) {
+    for (int sweep = 0; sweep < SWEEPS && any_lane(left); sweep++) {
       left = false;
 #pragma unroll 1
       for (int step = 1; step < LANES; step++) {
@@ -113,8 +112,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
         T theirs = across(product, step);
         product = select(first, product, theirs);
 #endif
-        const Turn turn(product, mine, __shfl_xor_sync(ALL, mine, step), first, small);
-        if (!__any_sync(ALL, turn.moves)) continue;
+        const Turn turn(product, mine, shuffle_xor(mine, step), first, small);
+        if (!any_lane(turn.moves)) continue;
         left = left || turn.moves;
 #pragma unroll
         for (int i = 0; i < M; i++) x[i] = turn.apply(x[i], y[i]);
@@ -127,11 +126,11 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
 #pragma unroll
             for (int e = 0; e < PART; e++)
               own[e] = turn.apply(v[(i + e) * LW_THREADS], other[(i + e) * LW_THREADS]);
-            __syncwarp();
+            sync_warp();
 #pragma unroll
             for (int e = 0; e < PART; e++) v[(i + e) * LW_THREADS] = own[e];
           }
-          __syncwarp();
+          sync_warp();
         }
       }
     }
@@ -139,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
 
     int place = 0;
     for (int j = 0; j < LANES; j++) {
-      Real other = __shfl_sync(ALL, mine, j, LANES);
+      Real other = shuffle(mine, j, LANES);
       place += other > mine || (other == mine && j < lane);
     }
     const bool there = mine > LW_NO_COLUMN;
@@ -150,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
     if (LW_VECTORS) {
 #pragma unroll
       for (int i = 0; i < M; i++) x[i] = scale(x[i], root);
-      if (__any_sync(ALL, !there && lane < k)) complete(x, there, lane, l, k);
+      if (any_lane(!there && lane < k)) complete(x, there, lane, l, k);
       if (written) {
         // A = L S V^H, or A^T, A = conj(V) S L^T
         T* longer = tall ? call.u + which * m * k + place : call.vh + (which * k + place) * n;
@@ -165,6 +164,6 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
             store_element(shorter + i * short_step, good ? add(conjugate(v[i * LW_THREADS]), zero()) : filled(not_a_number()));
       }
     }
-    __syncwarp();
+    sync_warp();
   }
 }

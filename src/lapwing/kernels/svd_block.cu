@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_measure_rows(const 
       largest = fmax(largest, magnitude(x));
     }
     largest = max_lanes<32>(largest);
-    good = !__any_sync(0xffffffff, !good);
+    good = !any_lane(!good);
     if (threadIdx.x % 32 == 0) sizes[row] = !good ? NOT_FINITE : largest > 0 ? ilogb(largest) : -2 * MAX_STATE;
   }
 }
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lift(Lifted call) {
     const T* row = call.r + which * call.stride + (i64)j * call.ld;
     bool any = false;
     for (int i = j + lane; i < columns; i += 32) any = any || !(magnitude(row[i]) <= noise_of(sizes[order[i]], state));
-    any = __any_sync(0xffffffff, any);
+    any = any_lane(any);
     for (int i = lane; i < call.rows; i += 32)
       call.work[line * call.pitch + i] = any && i >= j && i < columns ? conjugate(row[i]) : zero();
   }
@@ -408,8 +408,8 @@ struct Completion {
         for (int i = lane; i < columns; i += 32)
           if (used[i] < least) least = used[i], at = i;
         for (int step = 16; step > 0; step /= 2) {
-          const Real other = __shfl_xor_sync(0xffffffff, least, step);
-          const int other_at = __shfl_xor_sync(0xffffffff, at, step);
+          const Real other = shuffle_xor(least, step);
+          const int other_at = shuffle_xor(at, step);
           const bool takes = other < least || (other == least && other_at < at);
           least = takes ? other : least;
           at = takes ? other_at : at;

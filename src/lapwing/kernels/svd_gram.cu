@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_correct(T* g, int* 
       largest = fmax(largest, (float)magnitude(subtract(x, one)));
       g[line * n + j] = add(scale(x, Real(-0.5)), scale(one, Real(1.5)));
     }
-  for (int step = 16; step > 0; step /= 2) largest = fmax(largest, __shfl_xor_sync(0xffffffff, largest, step));
+  for (int step = 16; step > 0; step /= 2) largest = fmax(largest, shuffle_xor(largest, step));
   if (threadIdx.x % 32 == 0 && largest > 0) atomicMax(most, (int)__float_as_uint(largest));
 }
 

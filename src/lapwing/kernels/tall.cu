@@ -29,6 +29,7 @@ struct Gram {
   // V <- V + the product of columns from rows [first, first + count) of two panels
   LW_INLINE void add(const Real* a, const Real* b, int first, int count, const double* a_scale, const double* b_scale) {
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#if LW_MATRIX == 16 || LW_MATRIX == 8
     a += top() + g;
     b += left() + g;
 #pragma unroll 2
@@ -48,25 +49,44 @@ struct Gram {
           for (int e = 0; e < 2; e++) p[x][e] *= a_scale[top() + g + 8 * x], q[x][e] *= b_scale[left() + g + 8 * x];
 #pragma unroll
       for (int y = 0; y < 4; y++) {
-#if __CUDA_ARCH__ >= 900
+#if LW_MATRIX == 16
 #pragma unroll
         for (int x = 0; x < 4; x += 2)
-          asm volatile(
-              "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-              "{%0, %1, %2, %3};"
-              : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
-              : "d"(p[x][0]), "d"(p[x + 1][0]), "d"(p[x][1]), "d"(p[x + 1][1]), "d"(q[y][0]), "d"(q[y][1]));
+          multiply_tile(v[x][y][0], v[x][y][1], v[x + 1][y][0], v[x + 1][y][1], p[x][0], p[x + 1][0], p[x][1], p[x + 1][1], q[y][0],
+                        q[y][1]);
 #else
 #pragma unroll
         for (int e = 0; e < 2; e++)
 #pragma unroll
           for (int x = 0; x < 4; x++)
-            asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                         : "+d"(v[x][y][0]), "+d"(v[x][y][1])
-                         : "d"(p[x][e]), "d"(q[y][e]));
+            multiply_tile(v[x][y][0], v[x][y][1], p[x][e], q[y][e]);
 #endif
       }
     }
+#else
+    double p_scale[4], q_scale[4][2];
+#pragma unroll
+    for (int x = 0; x < 4; x++) {
+      p_scale[x] = a_scale ? a_scale[top() + g + 8 * x] : 1;
+#pragma unroll
+      for (int e = 0; e < 2; e++) q_scale[x][e] = a_scale ? b_scale[left() + 8 * x + 2 * t + e] : 1;
+    }
+    for (int k = first; k < first + count; k++) {
+      double p[4], q[4][2];
+#pragma unroll
+      for (int x = 0; x < 4; x++) {
+        p[x] = a[k * LD + top() + g + 8 * x] * p_scale[x];
+#pragma unroll
+        for (int e = 0; e < 2; e++) q[x][e] = b[k * LD + left() + 8 * x + 2 * t + e] * q_scale[x][e];
+      }
+#pragma unroll
+      for (int x = 0; x < 4; x++)
+#pragma unroll
+        for (int y = 0; y < 4; y++)
+#pragma unroll
+          for (int e = 0; e < 2; e++) v[x][y][e] = fma(p[x], q[y][e], v[x][y][e]);
+    }
+#endif
   }
 
   // to: W x W

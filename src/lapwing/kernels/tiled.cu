@@ -49,7 +49,7 @@ struct Matrix {
   LW_INLINE int wait(int i, int halves) const {
     __shared__ int seen;
     if (threadIdx.x == 0)
-      while ((seen = acquire(rows + i)) < halves) __nanosleep(20);
+      while ((seen = acquire(rows + i)) < halves) pause_briefly();
     __syncthreads();
     int value = seen;
     __syncthreads();

@@ -52,15 +52,6 @@ struct Room {
 
 // ---- what blocks tell each other -------------------------------------------------------------------------------------
 
-LW_INLINE void pause() {}
-
-LW_INLINE void tell_far(u64* to, u64 one, u64 two) {
-  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(one), "l"(two) : "memory");
-}
-LW_INLINE void look(const u64* from, u64& one, u64& two) {
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(one), "=l"(two) : "l"(from) : "memory");
-}
-
 struct alignas(2 * SIZE) Pair {
   T product, column;
 };
@@ -231,7 +222,7 @@ LW_INLINE void step_set(const At& at, const Room& room, const Place& p, int n, i
   if (RW > 1) {
     if (p.lane % (32 / C) == 0) room.part[p.rw * p.columns() + p.local(set, index)] = sum[0];
   } else {
-    __syncwarp();
+    sync_warp();
     const int column = p.column(set, index);
     if (p.lane % (32 / C) == 0 && column > k && column < n)
       tell_all(mail, column, Pair{sum[0], room.head[p.local(set, index)]}, step);
@@ -268,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(256) tridiagonal_measure(const T* a
         const Real size = magnitude(x);
         most = max(most, !is_finite(x) ? 1 << 20 : size > 0 ? 2048 + ilogb(size) : 0);
       }
-    most = __reduce_max_sync(0xffffffff, (unsigned)most);
+    most = most_of_lanes((unsigned)most);
     if (lane == 0 && most > 0) atomicMax(state + m, most);
   }
 }

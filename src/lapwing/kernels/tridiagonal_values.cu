@@ -45,7 +45,7 @@ LW_INLINE int below(const Line* lines, int n, double x) {
 
 LW_INLINE double over_block(double x, double* room) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffff, x, step));
+  for (int step = 16; step > 0; step /= 2) x = fmax(x, shuffle_xor(x, step));
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
   __syncthreads();
 #pragma unroll
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tridiagonal_values(Call ca
       } else {
         // the value lies below the points of the lanes from `place` on
         const unsigned all = LANES == 32 ? 0xffffffffu : (1u << LANES % 32) - 1;
-        const unsigned own = __ballot_sync(0xffffffff, above) >> first_lane & all;
+        const unsigned own = ballot(above) >> first_lane & all;
         const int place = own ? __ffs(own) - 1 : LANES;
         if (place < LANES) high = low + step * (place + 1);
         low += step * place;

@@ -347,12 +347,11 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
        text.c_str());
   if (!emulated.empty()) {
     void* library = dlopen(emulated.c_str(), RTLD_NOW);
-    auto* emulate = library ? reinterpret_cast<int (*)(const char*, void**, unsigned, unsigned, unsigned)>(dlsym(library, "emulate")) : nullptr;
+    auto* emulate = library ? reinterpret_cast<int (*)(const char*, void**, unsigned, unsigned, unsigned, unsigned)>(dlsym(library, "emulate")) : nullptr;
     if (!emulate) return refuse(NOT_FOUND, "%s does not compile as host code", f->name.c_str());
-    const int status = emulate(f->name.c_str(), arguments, gx, bx, shared);
-    const char* const reasons[] = {"", "a launch that the emulator cannot run", "threads wait for each other",
-                                   "written past the shared memory"};
-    return status ? refuse(LAUNCH_FAILED, "%s: %s", f->name.c_str(), reasons[status]) : 0;
+    const int status = emulate(f->name.c_str(), arguments, gx, gy, bx, shared);
+    auto* fault = reinterpret_cast<const char* (*)()>(dlsym(library, "emulate_fault"));
+    return status ? refuse(LAUNCH_FAILED, "%s: %s", f->name.c_str(), fault()) : 0;
   }
   std::string wrong = complaint(kernel->second, call, shared);
   if (!wrong.empty()) return refuse(INVALID_VALUE, "%s: %s", f->name.c_str(), wrong.c_str());

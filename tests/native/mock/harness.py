@@ -14,6 +14,7 @@ import lapwing
 
 MOCK = Path(__file__).parent
 NATIVE = MOCK.parents[2] / "native"
+EMULATOR = MOCK.parents[1] / "emulate" / "emulator.h"
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
 

@@ -22,6 +22,11 @@
 
 namespace mock {
 
+inline std::string text_of(const char* name, const char* otherwise = "") {
+  const char* text = std::getenv(name);
+  return text ? text : otherwise;
+}
+
 inline long number(const char* name, long otherwise) {
   const char* text = std::getenv(name);
   return text ? std::atol(text) : otherwise;

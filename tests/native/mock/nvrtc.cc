@@ -1,7 +1,11 @@
 // Stand-in for libnvrtc: the "binary" holds the options and the signature of every kernel of the source, so that the
 // stand-in driver can read a launch's arguments by name.
 //   MOCK_COMPILE_LOG  set: every compilation fails with this log
-//   MOCK_EMULATE      folder: sources that emulator.h can run are compiled into it as host code
+//   MOCK_EMULATE      folder: sources are compiled into it as host code (MOCK_EMULATOR: the emulator.h that runs them)
+//   MOCK_EMULATE_ALL  1: those too that have a twin in kernels.h
+//   MOCK_WAVE         lanes that run in step, 32 or 64
+//   MOCK_CHECK        races: each access to shared memory is checked; memory: with ASan and UBSan
+//   MOCK_PATCH        a file: name, before, after, with lines ==== between
 #include <sys/stat.h>
 
 #include <fstream>
@@ -88,60 +92,59 @@ std::string kernels(const std::string& source) {
   return out;
 }
 
-// What is written in the GPU's own instructions, in plain C++ instead.
-void replace_body(std::string* text, const char* head, const char* body) {
-  size_t at = text->find(head);
-  if (at == std::string::npos) return;
-  size_t first = text->find('{', at), end = first + 1;
-  for (int depth = 1; depth > 0 && end < text->size(); end++) depth += (*text)[end] == '{' ? 1 : (*text)[end] == '}' ? -1 : 0;
-  text->replace(first, end - first, body);
+// Puts `after` in place of `before`, which the file "MOCK_PATCH" names for one source or header: a mistake that tests look for.
+void spoil(const std::string& name, std::string* text) {
+  const char* path = std::getenv("MOCK_PATCH");
+  if (!path) return;
+  std::ifstream file(path);
+  std::stringstream all;
+  all << file.rdbuf();
+  const std::string patch = all.str(), mark = "\n====\n";
+  const size_t one = patch.find(mark), two = patch.find(mark, one + mark.size());
+  if (patch.substr(0, one) != name) return;
+  const std::string before = patch.substr(one + mark.size(), two - one - mark.size());
+  const size_t at = text->find(before);
+  if (at == std::string::npos)
+    *text += "\n#error the patch does not fit\n";
+  else
+    text->replace(at, before.size(), patch.substr(two + mark.size()));
 }
 
-// The library that runs the program on the host; "" where emulator.h cannot.
+// The library that runs the program on the host; "" where tests want the twin in kernels.h.
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
-  const std::string stem = p.name.substr(0, p.name.find('.'));
+  const std::string stem = p.name.substr(0, p.name.find('.')), check = text_of("MOCK_CHECK"), wave = text_of("MOCK_WAVE", "32");
   static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq\\w*|svd_gram|eig|lapack_form|eigh_panel|divide\\w*|tridiagonal\\w*");
-  if (!folder || !std::regex_match(stem, runs)) return "";
-  const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
+  if (!folder || !(number("MOCK_EMULATE_ALL", 0) || std::regex_match(stem, runs))) return "";
+  const std::string place = std::string(folder) + "/" + std::to_string(key) + "-" + wave + check, library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
   mkdir(place.c_str(), 0700);
   for (auto [name, text] : p.files) {
-    replace_body(&text, "LW_INLINE float reciprocal(float x)", "{ return 1 / x; }");
-    replace_body(&text, "LW_INLINE double reciprocal(double x)", "{ return 1 / x; }");
-    replace_body(&text, "LW_INLINE double reciprocal_root(double x)", "{ return 1 / sqrt(x); }");
-    replace_body(&text, "LW_INLINE float fine_root(float x)", "{ return 1 / sqrt(x); }");
-    replace_body(&text, "LW_INLINE double fine_root(double x)", "{ return 1 / sqrt(x); }");
-    replace_body(&text, "LW_INLINE double inverse(double x)", "{ return 1 / x; }");
-    replace_body(&text, "LW_INLINE unsigned shared_address(", "{ return 0; }");
-    replace_body(&text, "LW_INLINE void copy_async(",
-                 "{ if (inside) std::memcpy(shared, global, BYTES); else std::memset(shared, 0, BYTES); }");
-    text = std::regex_replace(text, std::regex("if LW_DTYPE == 1( && __CUDA_ARCH__ >= 900)?\n#pragma"), "if 0\n#pragma");  // matrix instructions
-    replace_body(&text, "LW_INLINE int block_slot(", "{ return 1; }");
-    replace_body(&text, "LW_INLINE void commit_copies()", "{}");
-    replace_body(&text, "LW_INLINE void wait_copies()", "{}");
-    replace_body(&text, "LW_INLINE void pause()", "{ emulator::pause(); }");
-    replace_body(&text, "LW_INLINE void tell_far(", "{ to[0] = one; to[1] = two; }");
-    replace_body(&text, "LW_INLINE void look(", "{ one = from[0]; two = from[1]; }");
-    if (name == p.name) {
-      std::string choice;
-      for (std::sregex_iterator it(text.begin(), text.end(), KERNEL), end; it != end; ++it)
-        choice += "  if (name == std::string(\"" + (*it)[1].str() + "\"))\n    return emulator::launch(" + (*it)[1].str() +
-                  ", arguments, blocks, threads, shared, memory, team_of_blocks);\n";
-      text += "\nalignas(16) char memory[emulator::MEMORY];\n"
-              "#ifdef LW_TEAM\nconstexpr unsigned team_of_blocks = LW_TEAM;\n#else\nconstexpr unsigned team_of_blocks = 1;\n#endif\n"
-              "extern \"C\" int emulate(const char* name, void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n" +
-              choice + "  return 1;\n}\n";
-    }
+    spoil(name, &text);
+    static const std::regex dynamic(R"(extern __shared__ (?:__align__\(16\) )?(\w+) (\w+)\[\];)");
+    text = std::regex_replace(text, dynamic, "static $1* const $2 = reinterpret_cast<$1*>(emulator::memory);");
+    // beside each kernel, so that those which the options leave out are left out here too
+    text = std::regex_replace(text, KERNEL, "extern \"C\" void $1($2);\nstatic emulator::Registered<$1> registered_$1(\"$1\");\n$&");
+    if (name == p.name)
+      text += "\n#ifdef LW_TEAM\nconstexpr unsigned team_of_blocks = LW_TEAM;\n#else\nconstexpr unsigned team_of_blocks = 1;\n#endif\n"
+              "extern \"C\" const char* emulate_fault() { return emulator::state->text; }\n"
+              "extern \"C\" int emulate(const char* name, void** arguments, unsigned blocks, unsigned rows, unsigned threads, "
+              "unsigned shared) {\n  return emulator::run(name, arguments, blocks, rows, threads, shared, team_of_blocks);\n}\n";
     std::ofstream(place + "/" + name) << text;
   }
   std::istringstream words(options);
-  std::string definitions;
+  std::string flags = " -DLW_WAVE=" + wave;
   for (std::string word; words >> word;)
-    if (word.rfind("-D", 0) == 0) definitions += " " + word;
-  const std::string own = std::to_string(getpid()), header = std::getenv("MOCK_EMULATOR");
-  const std::string command = "c++ -x c++ -std=c++17 -O1 -w -fno-strict-aliasing -shared -fPIC -include " + header + definitions +
-                              " -o " + library + own + " " + place + "/" + p.name + " && mv " + library + own + " " + library;
+    if (word.rfind("-D", 0) == 0) flags += " " + word;
+  if (wave == "64") flags += " -DLW_MATRIX=64";
+  // instrumented for a tool that is not linked: emulator.h has the functions that are called
+  if (check == "races") flags += " -DEMULATE_RACES -fsanitize=thread --param tsan-distinguish-volatile=1";
+  std::string link;
+  if (check == "memory") link = " -fsanitize=address,undefined -fno-sanitize-recover=all", flags += link;
+  const std::string own = place + "/" + std::to_string(getpid()), header = std::getenv("MOCK_EMULATOR");
+  const std::string command = "c++ -x c++ -std=c++17 -O1 -g1 -w -fno-strict-aliasing -fPIC -c -include " + header + flags + " -o " +
+                              own + ".o " + place + "/" + p.name + " && c++ -shared" + link + " -o " + own + ".so " + own +
+                              ".o && mv " + own + ".so " + library;
   return std::system(command.c_str()) ? "failed" : library;
 }
 
