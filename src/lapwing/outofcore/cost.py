@@ -81,7 +81,7 @@ def cost_of(request: Request, a: HostedMatrix, device: str, memory: int, columns
         read, written = (2 if vectors else 1) * m * n * size, (2 if vectors else 0) * m * n * size
         flops = (6.0 if vectors else 2.0) * m * n * n
     elif request.assume in ("lower", "upper"):
-        sizes, vectors_at_once = row_sizes(request.name, n, columns, size, memory, on_gpu)
+        sizes, vectors_at_once = row_sizes(request.name, n, columns, size, memory, on_gpu, 1 if on_gpu else 2)
         panel, panels, buffers = sizes.chunk, -(-n // sizes.chunk), sizes.bytes
         read, written = n * n * size // 2 * -(-columns // vectors_at_once), n * columns * size
         flops = 1.0 * n * n * columns
@@ -95,7 +95,7 @@ def cost_of(request: Request, a: HostedMatrix, device: str, memory: int, columns
         flops = n**3 / 3 if pos else 2 * n**3 / 3
         if operation in ("solve", "inv"):
             count = columns if operation == "solve" else n
-            _, at_once = row_sizes(request.name, n, count, size, memory, on_gpu)
+            _, at_once = row_sizes(request.name, n, count, size, memory, on_gpu, 1 if on_gpu else 2)
             triangle = 1 if operation == "solve" or not pos else 3  # of the inverse only a triangle is computed
             read += n * n * size * -(-count // at_once) // triangle
             written += n * count * size

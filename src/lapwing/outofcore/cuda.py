@@ -206,6 +206,14 @@ class _Memory:
             self._release(self.pointer)
 
 
+@dataclass(frozen=True)
+class _Exchanges:
+    """Exchanges of rows on the GPU, as cuSOLVER counts them: from 1."""
+
+    memory: _Memory
+    count: int
+
+
 class CudaSlot:
     """A block on the GPU, and the pinned buffer that it comes through."""
 
@@ -254,13 +262,14 @@ class CudaSpace:
         self._letter = _LETTER[self.dtype.name]
         self._copiers = ThreadPoolExecutor(min(_COPIERS, os.cpu_count() or 1), "lapwing-copy", cuda.enter)
         self._writer = ThreadPoolExecutor(1, "lapwing-hosted", cuda.enter)
-        self._pending: list[Future[None]] = []
+        self._pending: SimpleQueue[Future[None]] = SimpleQueue()
         self._stages: SimpleQueue[tuple[_Memory, int]] | None = None
         self._before: list[int] = []  # the columns before each block that has a status
         self._statuses = _Memory(cuda, 4 * _STATUSES)
         self._workspace: _Memory | None = None
         self._workspace_size = 0
         self._pinned: dict[int, bool] = {}
+        self._uploaded: dict[int, tuple[np.ndarray, _Exchanges]] = {}  # the array too, so that its id stays its own
         self._lock = threading.Lock()
 
     def enter(self) -> None:
@@ -273,6 +282,7 @@ class CudaSpace:
         while self._stages is not None and not self._stages.empty():
             self.cuda.release_event(self._stages.get()[1])
         self._stages = self._workspace = None
+        self._uploaded.clear()
 
     # memory
 
@@ -337,10 +347,7 @@ class CudaSpace:
             self._stages = SimpleQueue()
             for _ in range(_STAGES):
                 self._stages.put((_Memory(cuda, _STAGE, pinned=True), cuda.event()))
-        finished = cuda.event()
-        cuda.record(finished, cuda.main)
-        cuda.wait(cuda.outward, finished)
-        cuda.release_event(finished)
+        self._after(cuda.outward, cuda.main)
         for part in spans(0, lines, max(1, _STAGE // (length * size))):
             stage, arrived = self._stages.get()
             count = part.stop - part.start
@@ -350,7 +357,7 @@ class CudaSpace:
             cuda.record(arrived, cuda.outward)
             host = _array_at(stage.pointer, (count, length), self.dtype)
             job = _Job(store, row, column, part, x.by_columns, lower)
-            self._pending.append(self._writer.submit(self._write, job, host, stage, arrived))
+            self._pending.put(self._writer.submit(self._write, job, host, stage, arrived))
 
     def _write(self, job: _Job, host: np.ndarray, stage: _Memory, arrived: int) -> None:
         try:
@@ -363,10 +370,19 @@ class CudaSpace:
             assert self._stages is not None
             self._stages.put((stage, arrived))
 
+    def fence(self) -> None:
+        self._after(self.cuda.main, self.cuda.outward)
+
     def flush(self) -> None:
-        pending, self._pending = self._pending, []
-        for work in pending:
-            work.result()
+        while not self._pending.empty():
+            self._pending.get().result()
+
+    def _after(self, stream: int, other: int) -> None:
+        """What is begun on a stream from now on waits for what was begun on another one."""
+        event = self.cuda.event()
+        self.cuda.record(event, other)
+        self.cuda.wait(stream, event)
+        self.cuda.release_event(event)
 
     # work
 
@@ -434,37 +450,48 @@ class CudaSpace:
         work, size = self._work("potrf_bufferSize", *problem)
         self.cuda.solver(self._letter, "potrf", *problem, work, size, self._status(before))
 
-    def getrf(self, p: Matrix, before: int) -> np.ndarray:
+    def getrf(self, p: Matrix, before: int) -> _Exchanges:
         assert p.by_columns
         m, n = p.shape
         problem = m, n, c_void_p(p.pointer), p.lead
         work, _ = self._work("getrf_bufferSize", *problem)
-        rows = _Memory(self.cuda, 4 * n)
-        self.cuda.solver(self._letter, "getrf", *problem, work, c_void_p(rows.pointer), self._status(before))
-        host = np.empty(n, np.int32)
-        self.cuda.copy(host.ctypes.data, 4 * n, rows.pointer, 4 * n, 4 * n, 1, _TO_HOST, self.cuda.main)
+        rows = _Exchanges(_Memory(self.cuda, 4 * n), n)
+        self.cuda.solver(self._letter, "getrf", *problem, work, c_void_p(rows.memory.pointer), self._status(before))
+        return rows
+
+    def pivots(self, exchanges: _Exchanges) -> np.ndarray:
+        host = np.empty(exchanges.count, np.int32)
+        size = host.nbytes
+        self.cuda.copy(host.ctypes.data, size, exchanges.memory.pointer, size, size, 1, _TO_HOST, self.cuda.main)
         self.cuda.synchronize(self.cuda.main)
         return host.astype(np.int64) - 1
 
-    def swap(self, x: Matrix, pivots: np.ndarray, back: bool = False) -> None:
+    def swap(self, x: Matrix, pivots: np.ndarray | _Exchanges, back: bool = False) -> None:
         columns = x.shape[1]
-        places = np.flatnonzero(pivots != np.arange(len(pivots)))
-        if columns == 0 or len(places) == 0:
+        if columns == 0:
             return
         if x.by_columns and not back:
-            rows = np.ascontiguousarray(pivots + 1, np.int32)
-            memory = _Memory(self.cuda, rows.nbytes)
-            size = rows.nbytes
-            self.cuda.copy(memory.pointer, size, rows.ctypes.data, size, size, 1, _TO_DEVICE, self.cuda.main)
-            numbers = columns, c_void_p(x.pointer), x.lead, 1, len(rows)
-            self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(memory.pointer), 1)
-            self.cuda.synchronize(self.cuda.main)  # before the pivots are released
+            rows = pivots if isinstance(pivots, _Exchanges) else self._exchanges(pivots)
+            numbers = columns, c_void_p(x.pointer), x.lead, 1, rows.count
+            self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(rows.memory.pointer), 1)
             return
+        assert isinstance(pivots, np.ndarray)
+        places = np.flatnonzero(pivots != np.arange(len(pivots)))
         step = self.dtype.itemsize * (1 if x.by_columns else x.lead)
         between = x.lead if x.by_columns else 1
         for k in places[::-1] if back else places:
             first, second = c_void_p(x.pointer + int(k) * step), c_void_p(x.pointer + int(pivots[k]) * step)
             self.cuda.blas(self._letter, "swap_v2", columns, first, between, second, between)
+
+    def _exchanges(self, pivots: np.ndarray) -> _Exchanges:
+        """The exchanges on the GPU: a finished panel needs them again for every later one."""
+        if id(pivots) not in self._uploaded:
+            rows = np.ascontiguousarray(pivots + 1, np.int32)
+            memory, size = _Memory(self.cuda, rows.nbytes), rows.nbytes
+            self.cuda.copy(memory.pointer, size, rows.ctypes.data, size, size, 1, _TO_DEVICE, self.cuda.main)
+            self.cuda.synchronize(self.cuda.main)  # before the array is gone
+            self._uploaded[id(pivots)] = pivots, _Exchanges(memory, len(rows))
+        return self._uploaded[id(pivots)][1]
 
     def qr(self, a: Matrix) -> tuple[Matrix, np.ndarray]:
         m, n = a.shape

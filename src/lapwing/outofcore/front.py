@@ -226,7 +226,8 @@ class Factored:
 
     def _solve_into(self, right: Store, to: Store, name: str) -> None:
         n, k = right.shape
-        sizes, vectors = row_sizes(name, n, k, ITEMSIZE[self.dtype], self._call.memory(), self._call.on_gpu)
+        on_gpu = self._call.on_gpu  # on the CPU the right-hand side that is read counts too
+        sizes, vectors = row_sizes(name, n, k, ITEMSIZE[self.dtype], self._call.memory(), on_gpu, 1 if on_gpu else 2)
         with self._call.space(self.dtype, sizes.chunk * vectors) as space:
             slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(n, min(vectors, k))
             for columns in spans(0, k, vectors):
@@ -255,25 +256,25 @@ class Factored:
         return self.inverted(target("Factor.inv", self._call.a, self.shape, self.dtype, None)).value
 
     def inverted(self, result: Target) -> Target:
-        """A^-1 by columns. Only the lower triangle of the inverse of a positive definite matrix is computed."""
-        n, pos = self.shape[0], self.assume == "pos"
+        """A^-1 by columns, or by rows from LU. Only the lower triangle of the inverse of a positive definite matrix is computed."""
+        n, pos, by_rows = self.shape[0], self.assume == "pos", self.report["kind"] == "lu"
         if self.info:
             _fill(result.store, np.nan)
             return result
         if n == 0:
             return result
         memory, on_gpu = self._call.memory(), self._call.on_gpu
-        sizes, vectors = row_sizes(self._call.name, n, n, ITEMSIZE[self.dtype], memory, on_gpu)
+        sizes, vectors = row_sizes(self._call.name, n, n, ITEMSIZE[self.dtype], memory, on_gpu, 1 if on_gpu else 2)
         with self._call.space(self.dtype, sizes.chunk * vectors) as space:
-            slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(n, vectors)
+            slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(*((vectors, n) if by_rows else (n, vectors)))
             for columns in spans(0, n, vectors):
                 count, start = columns.stop - columns.start, columns.start if pos else 0
-                here = x[: n - start, :count]
-                identity = np.zeros((n - start, count), self.dtype)
-                identity[np.arange(columns.start - start, columns.stop - start), np.arange(count)] = 1
-                space.put(identity, here)
-                del identity
-                if pos:
+                here = x[:count, :].T if by_rows else x[: n - start, :count]
+                space.put(_identity(n - start, columns.start - start, count, self.dtype, by_rows), here)
+                if by_rows:  # rows of the inverse: columns of that of the transpose
+                    lu.solve_transposed(space, slots, self._factor, here, sizes, self._panels)
+                    space.write(here.T, result.store, columns.start, 0)
+                elif pos:
                     substitution.forward(space, slots, self._factor, here, sizes, start)
                     substitution.backward_adjoint(space, slots, self._factor, here, sizes, start)
                     square = np.array(space.get(here[:count, :]))
@@ -311,6 +312,14 @@ class Factored:
 
     def rcond(self) -> Any:
         raise TypeError("Factor.rcond: not supported for hosted matrices")
+
+
+def _identity(n: int, first: int, count: int, dtype: str, turned: bool) -> np.ndarray:
+    """Columns of the identity, stored by rows, or by columns if ``turned``."""
+    columns = np.zeros((count, n) if turned else (n, count), dtype)
+    columns = columns.T if turned else columns
+    columns[np.arange(first, first + count), np.arange(count)] = 1
+    return columns
 
 
 def _factored(call: _Call, b: Any) -> Any:
@@ -386,6 +395,7 @@ def _factor(call: _Call, dtype: str) -> Any:
 
     def finished(done: int) -> None:
         if saved is not None:
+            space.flush()
             saved.save(done, place.store, panels)
         call.progress(done, n)
 

@@ -9,7 +9,7 @@ from ..core.plan import bytes_in_words
 
 _PANELS = 8  # at least, so that reading the first one, which nothing hides, stays a small part
 _BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 26  # of a block that is sent to a GPU: with a quarter of it, starting the copying threads took half the time
 _ROWS_BYTES = 1 << 27  # of a block of rows: pinned memory takes time to allocate
 _SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
 
@@ -39,9 +39,9 @@ def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, sq
 
     def need(width: int) -> tuple[int, int]:
         chunk = min(1024, width // (8 if on_gpu else 4))
-        if on_gpu:  # blocks of a few megabytes, so that a call costs little beside its work
+        if on_gpu:
             line = width * itemsize
-            chunk = max(chunk, min(1024, _BLOCK_BYTES // line, limit // (4 * slots * line)))
+            chunk = max(chunk, min(4096, _BLOCK_BYTES // line, limit // (4 * slots * line)))
         chunk = min(n, max(16, chunk))
         elements = n * width + (width * width if square and width < n else 0)
         # on the host products and triangular solves need copies of a block
@@ -62,19 +62,24 @@ def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, sq
     return Sizes(width, chunk, min(block, width), slots, total)
 
 
-def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool) -> tuple[Sizes, int]:
-    """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time."""
+def row_sizes(
+    name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool, copies: int = 2
+) -> tuple[Sizes, int]:
+    """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time.
+
+    ``copies``: how often the vectors are held.
+    """
     slots = 3 if on_gpu else 2
     limit = int(memory * _SHARE) // itemsize
-    vectors = max(1, min(columns, (limit // 2) // max(1, 2 * n)))
-    rows = (limit - 2 * n * vectors) // max(1, (slots + 1) * n)
+    vectors = max(1, min(columns, (limit // 2) // max(1, copies * n)))
+    rows = (limit - copies * n * vectors) // max(1, (slots + 1) * n)
     if rows < 1:
         least = int(itemsize * n * (slots + 7) / _SHARE)
         raise TooSmall(
             f"{name}: memory={bytes_in_words(memory)} is too small for rows of length {n}\nhint: at least memory={least}"
         )
     rows = min(rows, max(n, 1), 1024, max(64, _ROWS_BYTES // max(1, n * itemsize)))
-    total = (2 * n * vectors + (slots + 1) * n * rows) * itemsize
+    total = (copies * n * vectors + (slots + 1) * n * rows) * itemsize
     return Sizes(rows, rows, rows, slots, total), vectors
 
 
