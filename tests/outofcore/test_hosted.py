@@ -274,6 +274,35 @@ def test_sources(tmp_path):
         assert isinstance(store_of(source, a.shape, "float64"), FileStore) == ("memmap" in kind and "private" not in kind), kind
 
 
+def test_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    a, b = positive(60), random((60, 2), "float64")
+    stored = zarr.create_array(store=str(tmp_path / "a.zarr"), shape=a.shape, chunks=(16, 16), dtype="float64")
+    out = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=b.shape, chunks=(16, 2), dtype="float64")
+    stored[:] = a
+    options = {"memory": 8 * 60 * 40, "device": "cpu"}
+    x = lw.solve(lw.hosted(stored, out=out, **options), b, assume="pos")
+    assert x is out and close(a @ out[:], b, 60, "float64")
+    with pytest.raises(ValueError, match="out is the matrix itself"):
+        lw.cholesky(lw.hosted(stored, out=zarr.open_array(str(tmp_path / "a.zarr")), **options))
+    assert np.array_equal(stored[:], a)
+    lw.cholesky(lw.hosted(stored, **options), overwrite=True)
+    assert close(stored[:] @ stored[:].T, a, 60, "float64")
+    with pytest.raises(TypeError, match="no NumPy array"):
+        np.asarray(lw.hosted(stored))
+
+
+def test_as_a_numpy_array(tmp_path):
+    a = positive(5)
+    np.save(tmp_path / "a.npy", a)
+    for source in (a, np.load(tmp_path / "a.npy", mmap_mode="r")):
+        h = lw.hosted(source)
+        assert np.shares_memory(np.asarray(h), source) and np.array_equal(h, a)
+        assert np.asarray(h, "float32").dtype == "float32" and not np.shares_memory(np.array(h), source)
+    with pytest.raises(TypeError, match="no NumPy array\nhint: "):
+        np.asarray(lw.hosted(lambda rows, columns: a[rows, columns], shape=a.shape, dtype="float64"))
+
+
 def test_results(device, tmp_path):
     a = positive(N)
     np.save(tmp_path / "a.npy", a)
