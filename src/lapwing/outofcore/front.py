@@ -22,7 +22,7 @@ from ..core.request import ONE_TRIANGLE, Request
 from . import cuda, lu, substitution, tall
 from .checkpoint import Checkpoint
 from .cholesky import cholesky
-from .cost import HostedCost, cost_of
+from .cost import HostedCost, cost_of, speed_of
 from .host import HostSpace
 from .lu import Panel
 from .plan import Sizes, factor_sizes, row_sizes, tall_rows
@@ -368,7 +368,8 @@ def _factor(call: _Call, dtype: str) -> Any:
         info = int(zero[0]) + 1 if len(zero) else 0
         handle = Factored(call, assume, dtype, source, [], info)
         return _judged(call, handle, source, info)
-    sizes = factor_sizes(call.name, max(n, 1), ITEMSIZE[dtype], call.memory(), call.on_gpu, pos)
+    speed = speed_of(a, call.on_gpu)
+    sizes = factor_sizes(call.name, max(n, 1), ITEMSIZE[dtype], call.memory(), call.on_gpu, pos, speed)
     _log.info(
         "%s: hosted on %s, n=%s %s, panels of %s columns, %s bytes of buffers", call.name, call.device, n, dtype, sizes.panel,
         sizes.bytes,
