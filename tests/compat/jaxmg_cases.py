@@ -220,6 +220,7 @@ def errors_and_helpers():
         raises(kind, lambda: mg.cyclic_1d(a, 2, mesh, (spec, spec)))
         raises(kind, lambda: mg.syevd(jnp.ones(4), 2, mesh, spec))
         raises(kind, lambda: mg.potrs(a, b[:5], 2, mesh, spec))
+        raises(kind, lambda: mg.potrs(a, b[:, 0], 2, mesh, (spec, P(None, None))))
         raises(kind, lambda: mg.cyclic_1d(a, 3, mesh, spec, pad=False))
     layouts(mesh)
     import matplotlib
