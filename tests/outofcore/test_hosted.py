@@ -274,6 +274,25 @@ def test_sources(tmp_path):
         assert isinstance(store_of(source, a.shape, "float64"), FileStore) == ("memmap" in kind and "private" not in kind), kind
 
 
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_pinned_arrays(device, dtype, monkeypatch):
+    """Blocks go to and from the arrays directly; only what must be cleared above the diagonal is staged."""
+    monkeypatch.setattr(StandIn, "is_pinned", lambda self, pointer: True)
+    staged = []
+    monkeypatch.setattr(cuda._Job, "write", lambda job, *rest, write=cuda._Job.write: (staged.append(job), write(job, *rest)))
+    a, x, out = positive(N, dtype), random((N, N), dtype), np.full((N, N), 7, dtype)
+    l = lw.cholesky(small(a, device, out=out))
+    assert l is out and close(l @ l.conj().T, a, N, dtype) and np.array_equal(l, np.tril(l))
+    assert staged and all(job.lower for job in staged)
+    staged.clear()
+    b = random((N, 3), dtype)
+    assert close(x @ lw.solve(small(x, device), b), b, N, dtype)
+    lw.inv(small(x, device, out=out))
+    assert close(x @ out, np.eye(N, dtype=dtype), N, dtype) and not staged
+    assert close(a @ lw.inv(small(a.copy(), device), assume="pos", overwrite=True), np.eye(N), N, dtype)
+
+
 def test_zarr(tmp_path):
     zarr = pytest.importorskip("zarr")
     a, b = positive(60), random((60, 2), "float64")

@@ -30,7 +30,9 @@ _PLAIN, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _STAGE = 1 << 26  # bytes of a pinned buffer for writing
 _STAGES = 4
 _STATUSES = 1 << 16  # of factorisations between two looks at them
-_COPIERS = 12  # threads that copy between pageable and pinned memory: 8 moved 44 GB/s beside an H200, the bus 52
+# threads that copy between pageable and pinned memory: with 16 cores 8 of them moved 44 GB/s beside an H200, with 4 cores 12
+# GB/s, whatever the number of threads; the bus moves 54
+_COPIERS = 12
 _TRIANGLE = 128  # of a triangular solve by cuBLAS: with 512 rows it reached 3.5 Tflop/s on an H200, a product 61
 
 
@@ -232,7 +234,7 @@ class CudaSlot:
     def fill(self, piece: Piece) -> None:
         cuda, space = self._cuda, self._space
         rows, columns = piece.shape
-        source = space.pinned_address(piece)
+        source = space.pinned_address(piece.store, piece.rows.start, piece.columns.start)
         if source is None:
             if self._pinned is None:
                 self._pinned = _Memory(cuda, self._size * space.dtype.itemsize, pinned=True)
@@ -260,7 +262,7 @@ class CudaSpace:
     def __init__(self, dtype: Any, cuda: Any) -> None:
         self.dtype, self.cuda = np.dtype(dtype), cuda
         self._letter = _LETTER[self.dtype.name]
-        self._copiers = ThreadPoolExecutor(min(_COPIERS, os.cpu_count() or 1), "lapwing-copy", cuda.enter)
+        self._copiers = ThreadPoolExecutor(min(_COPIERS, _cores()), "lapwing-copy", cuda.enter)
         self._writer = ThreadPoolExecutor(1, "lapwing-hosted", cuda.enter)
         self._pending: SimpleQueue[Future[None]] = SimpleQueue()
         self._stages: SimpleQueue[tuple[_Memory, int]] | None = None
@@ -293,17 +295,17 @@ class CudaSpace:
     def slots(self, count: int, size: int) -> list[CudaSlot]:
         return [CudaSlot(self, size) for _ in range(count)]
 
-    def pinned_address(self, piece: Piece) -> tuple[int, int] | None:
-        """Address and distance of rows of a block that the copy engine can read where it is."""
-        array = getattr(piece.store, "array", None)
-        if not isinstance(array, np.ndarray) or array.dtype != self.dtype or type(piece.store) is not Store:
+    def pinned_address(self, store: Store, row: int, column: int) -> tuple[int, int] | None:
+        """Address and distance of rows from a place on, if the copy engine can read and write there."""
+        array = getattr(store, "array", None)
+        if not isinstance(array, np.ndarray) or array.dtype != self.dtype or type(store) is not Store:
             return None
         if array.size == 0 or array.strides[1] != array.itemsize or array.strides[0] < array.shape[1] * array.itemsize:
             return None
         if (known := self._pinned.get(id(array))) is None:
             last = array.ctypes.data + array.strides[0] * (len(array) - 1)
             known = self._pinned[id(array)] = self.cuda.is_pinned(array.ctypes.data) and self.cuda.is_pinned(last)
-        place = piece.rows.start * array.strides[0] + piece.columns.start * array.itemsize
+        place = row * array.strides[0] + column * array.itemsize
         return (array.ctypes.data + place, array.strides[0]) if known else None
 
     def in_parts(self, splits: bool, rows: int, work: Callable[[slice], None]) -> None:
@@ -343,11 +345,20 @@ class CudaSpace:
         if not lines or not length:
             return
         cuda, size = self.cuda, self.dtype.itemsize
+        self._after(cuda.outward, cuda.main)
+        if not x.by_columns and (place := self.pinned_address(store, row, column)) is not None:
+            first = min(lines, length) if lower else 0  # what is above the diagonal is cleared on the way
+            if first < lines:
+                to, source = place[0] + first * place[1], x.pointer + first * x.lead * size
+                cuda.copy(to, place[1], source, x.lead * size, length * size, lines - first, _TO_HOST, cuda.outward)
+            if first == 0:
+                self._pending.put(self._writer.submit(cuda.synchronize, cuda.outward))
+                return
+            lines = first
         if self._stages is None:
             self._stages = SimpleQueue()
             for _ in range(_STAGES):
                 self._stages.put((_Memory(cuda, _STAGE, pinned=True), cuda.event()))
-        self._after(cuda.outward, cuda.main)
         for part in spans(0, lines, max(1, _STAGE // (length * size))):
             stage, arrived = self._stages.get()
             count = part.stop - part.start
@@ -570,6 +581,11 @@ class _Job:
         else:
             rows, columns = slice(self.row + first, self.row + first + count), slice(self.column, self.column + length)
             self.store.write(rows, columns, host[lines])
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(piece: Piece, part: slice, host: np.ndarray) -> None:
