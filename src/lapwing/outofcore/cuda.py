@@ -478,21 +478,11 @@ class CudaSpace:
         return host.astype(np.int64) - 1
 
     def swap(self, x: Matrix, pivots: np.ndarray | _Exchanges, back: bool = False) -> None:
-        columns = x.shape[1]
-        if columns == 0:
-            return
-        if x.by_columns and not back:
+        assert x.by_columns
+        if x.shape[1]:
             rows = pivots if isinstance(pivots, _Exchanges) else self._exchanges(pivots)
-            numbers = columns, c_void_p(x.pointer), x.lead, 1, rows.count
-            self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(rows.memory.pointer), 1)
-            return
-        assert isinstance(pivots, np.ndarray)
-        places = np.flatnonzero(pivots != np.arange(len(pivots)))
-        step = self.dtype.itemsize * (1 if x.by_columns else x.lead)
-        between = x.lead if x.by_columns else 1
-        for k in places[::-1] if back else places:
-            first, second = c_void_p(x.pointer + int(k) * step), c_void_p(x.pointer + int(pivots[k]) * step)
-            self.cuda.blas(self._letter, "swap_v2", columns, first, between, second, between)
+            numbers = x.shape[1], c_void_p(x.pointer), x.lead, 1, rows.count
+            self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(rows.memory.pointer), -1 if back else 1)
 
     def _exchanges(self, pivots: np.ndarray) -> _Exchanges:
         """The exchanges on the GPU: a finished panel needs them again for every later one."""

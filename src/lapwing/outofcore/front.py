@@ -229,7 +229,10 @@ class Factored:
         on_gpu = self._call.on_gpu  # on the CPU the right-hand side that is read counts too
         sizes, vectors = row_sizes(name, n, k, ITEMSIZE[self.dtype], self._call.memory(), on_gpu, 1 if on_gpu else 2)
         with self._call.space(self.dtype, sizes.chunk * vectors) as space:
-            slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(n, min(vectors, k))
+            slots = space.slots(sizes.slots, sizes.chunk * n)
+            # cuSOLVER exchanges rows of matrices that are stored by columns
+            turned = on_gpu and self.report["kind"] == "lu"
+            x = space.empty(min(vectors, k), n).T if turned else space.empty(n, min(vectors, k))
             for columns in spans(0, k, vectors):
                 here = x[:, : columns.stop - columns.start]
                 block = np.empty(here.shape, self.dtype)
