@@ -259,7 +259,7 @@ class Factored:
         return self.inverted(target("Factor.inv", self._call.a, self.shape, self.dtype, None)).value
 
     def inverted(self, result: Target) -> Target:
-        """A^-1 by columns, or by rows from LU. Only the lower triangle of the inverse of a positive definite matrix is computed."""
+        """A^-1 by columns, or by rows from LU. Where A is positive definite only the lower triangle is computed."""
         n, pos, by_rows = self.shape[0], self.assume == "pos", self.report["kind"] == "lu"
         if self.info:
             _fill(result.store, np.nan)

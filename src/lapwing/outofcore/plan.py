@@ -15,7 +15,9 @@ BUS = 44e9
 DISK = 1.5e9
 _PANELS = 8  # on the CPU at least, so that reading the first one, which nothing hides, stays a small part
 _BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
-_BLOCK_BYTES = 1 << 26  # of a block that is sent to a GPU: with a quarter of it, starting the copying threads took half the time
+_BLOCK_BYTES = (
+    1 << 26
+)  # of a block that is sent to a GPU: with a quarter of it, starting the copying threads took half the time
 _ROWS_BYTES = 1 << 27  # of a block of rows: pinned memory takes time to allocate
 _SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
 
@@ -84,9 +86,7 @@ def factor_seconds(n: int, width: int, itemsize: int, pos: bool, rate: float, sp
     return left, own
 
 
-def row_sizes(
-    name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool, copies: int = 2
-) -> tuple[Sizes, int]:
+def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool, copies: int = 2) -> tuple[Sizes, int]:
     """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time.
 
     ``copies``: how often the vectors are held.
