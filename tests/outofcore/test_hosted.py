@@ -651,7 +651,7 @@ def test_no_gpu():
         lw.explain(lw.cholesky, lw.hosted(np.eye(3), device="cuda"))
     large = lw.hosted(lambda rows, columns: None, shape=(65536, 65536), dtype="float64", device="cuda", memory="8GB")
     cost = lw.explain(lw.cholesky, large)  # of another machine
-    assert cost.panel == 8192 and 60e9 < cost.bytes_read < 70e9 and cost.device_bytes < 8e9
+    assert cost.panel == 10752 and 45e9 < cost.bytes_read < 55e9 and cost.device_bytes < 8e9  # by the model of a disk
 
 
 # ---- progress, checkpoints, explain ----

@@ -403,7 +403,8 @@ def _factor(call: _Call, dtype: str) -> Any:
             saved.save(done, place.store, panels)
         call.progress(done, n)
 
-    with call.space(dtype, sizes.chunk * sizes.panel) as space:
+    clears = request.operation == "cholesky" and saved is None and not place.fresh
+    with call.space(dtype, sizes.chunk * sizes.panel) as space, _cleared(factor, sizes, call.on_gpu, clears):
         if pos:
             info = cholesky(space, source, factor, sizes, saved.done if saved else 0, finished)
         else:
@@ -422,8 +423,6 @@ def _factor(call: _Call, dtype: str) -> Any:
                 _copy(factor, Adjoint(result.store) if request.upper else result.store)
         elif saved is not None:
             result.value.flags.writeable = False  # the next call reads the same file
-        elif not info and not place.fresh:
-            _clear(factor, 8 if call.on_gpu else 1)
         if info:
             _fill(result.store, np.nan)
         handle.value = result.value  # type: ignore[attr-defined]
@@ -585,18 +584,32 @@ def _fill(store: Store, value: float) -> None:
         store.write(rows, slice(0, store.shape[1]), np.full((rows.stop - rows.start, store.shape[1]), filler, store.dtype))
 
 
-def _clear(store: Store, threads: int) -> None:
-    """Zeros above the diagonal; on the CPU one thread is enough beside the work, a GPU would wait."""
-    n = store.shape[0]
+@contextmanager
+def _cleared(store: Store, sizes: Sizes, on_gpu: bool, wanted: bool) -> Iterator[None]:
+    """Zeros above the diagonal blocks, which are cleared when they are written; by threads while the work runs.
+
+    On the CPU one thread is enough beside the work.
+    """
+    if not wanted:
+        yield
+        return
+    n, stopped = store.shape[0], False
 
     def clear(rows: slice) -> None:
-        square = np.empty((rows.stop - rows.start,) * 2, store.dtype)
-        store.read(rows, rows, square)
-        store.write(rows, rows, np.tril(square))
-        store.write(rows, slice(rows.stop, n), np.zeros((rows.stop - rows.start, n - rows.stop), store.dtype))
+        for part in spans(rows.start, rows.stop, max(1, min(64, (1 << 20) // max(n, 1)))):
+            if not stopped:
+                store.write(part, slice(rows.stop, n), np.zeros((part.stop - part.start, n - rows.stop), store.dtype))
 
-    with ThreadPoolExecutor(threads if store.splits else 1) as pool:
-        list(pool.map(clear, spans(0, n, max(1, min(64, (1 << 20) // max(n, 1))))))
+    blocks = [block for panel in spans(0, n, sizes.panel) for block in spans(panel.start, panel.stop, sizes.block)]
+    with ThreadPoolExecutor(8 if on_gpu and store.splits else 1) as pool:
+        pending = [pool.submit(clear, rows) for rows in blocks]
+        try:
+            yield
+        except BaseException:
+            stopped = True
+            raise
+        for work in pending:
+            work.result()
 
 
 def _copy(source: Store, to: Store) -> None:
