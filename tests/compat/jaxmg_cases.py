@@ -108,7 +108,8 @@ def rows_split():
         np.testing.assert_allclose(jax.device_get(mg.potri_symmetrize(upper)), inverse, rtol=1e-12)
     w, v, status = mg.syevd(held, 3, mesh, spec, return_status=True)
     np.testing.assert_allclose(np.asarray(a) @ np.asarray(v), np.asarray(v) * np.asarray(w), atol=1e-12)
-    assert v.sharding.spec == spec and int(status) == 0
+    assert v.sharding.is_equivalent_to(NamedSharding(mesh, P(None, "x")), 2) and int(status) == 0
+    assert (v @ a @ v.T).shape == (n, n)  # as its own tests use V; with Explicit axes other splits are refused
     assert mg.syevd(held, 3, mesh, spec, return_eigenvectors=False).shape == (n,)
     # inside a shard_map my rows of A give my columns of V
     local = shard_map(lambda a: mg.syevd_shardmap_ctx(a, 3), mesh, (spec,), (P(None), P(None, "x"), P(None)))
@@ -220,6 +221,7 @@ def errors_and_helpers():
         raises(kind, lambda: mg.cyclic_1d(a, 2, mesh, (spec, spec)))
         raises(kind, lambda: mg.syevd(jnp.ones(4), 2, mesh, spec))
         raises(kind, lambda: mg.potrs(a, b[:5], 2, mesh, spec))
+        raises(kind, lambda: mg.potrs(a, b[:, 0], 2, mesh, (spec, P(None, None))))
         raises(kind, lambda: mg.cyclic_1d(a, 3, mesh, spec, pad=False))
     layouts(mesh)
     import matplotlib

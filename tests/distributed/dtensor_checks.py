@@ -315,6 +315,7 @@ def check_explained(mesh, said, loud):
         assert plan.bytes_received == (SIZE - 1) / SIZE * 40 * 40 * 8 and plan.shard == 40 * 40 * 8, plan
         assert plan.largest <= (plan.machine.memory / 4 / 8) ** 0.5, plan
         assert any("gathered on rank 0" in x for x in (*said, *loud)), (said, loud)
+        assert all(x.endswith(" in dtensor_checks.py") for x in loud), loud
         raises(ValueError, "needs ranks that MPI started", lambda: lw.explain(lw.cholesky, a, engine="scalapack"))
     raises(ValueError, "is not known", lambda: lw.explain(lw.cholesky, a, engine="nonesuch"))
     batch = distribute_tensor(torch.eye(3).double().repeat(2 * SIZE, 1, 1), mesh, [Shard(0)])
@@ -329,7 +330,7 @@ def main():
     warnings.filterwarnings("ignore", module=r"torch\..*")
     loud = []  # what a user sees who has set nothing
     warnings.filterwarnings("default", message=".*gathered on rank 0")
-    warnings.showwarning = lambda message, *_: loud.append(str(message))
+    warnings.showwarning = lambda message, _, file, *__: loud.append(f"{message} in {os.path.basename(file)}")
     if MPI is None:
         dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=RANK, world_size=SIZE)
     else:

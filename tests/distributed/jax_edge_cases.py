@@ -278,6 +278,7 @@ def large_right_hand_sides_are_announced():
                 call()
             texts = [str(each.message) for each in caught]
             assert len(texts) == (wanted is not None) and all(wanted in x and "hint: factor" in x for x in texts), texts
+            assert all(each.filename == __file__ for each in caught), [each.filename for each in caught]
     finally:
         panels.UNNOTICED = before
 

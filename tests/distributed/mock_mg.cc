@@ -4,26 +4,16 @@
 // filled with NaN first. Every argument that a wrong binding would garble is checked. MOCK_DEVICES: how many GPUs.
 #include <algorithm>
 #include <cmath>
-#include <complex>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <set>
 #include <vector>
 
-using Z = std::complex<double>;
-#define API extern "C" __attribute__((visibility("default")))
+#include "mock.h"
 
 namespace {
 
-void expect(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "stand-in: %s\n", what);
-  std::abort();
-}
 int devices() {
   const char* count = std::getenv("MOCK_DEVICES");
   return count ? std::atoi(count) : 8;
@@ -51,24 +41,6 @@ struct Blas {
   int device;
   Stream* stream = nullptr;
 };
-
-size_t item(int type) { return type == 0 ? 4 : type == 5 ? 16 : 8; }
-Z read(const void* p, int64_t i, int type) {
-  switch (type) {
-    case 0: return static_cast<const float*>(p)[i];
-    case 1: return static_cast<const double*>(p)[i];
-    case 4: return Z(static_cast<const std::complex<float>*>(p)[i]);
-    default: return static_cast<const Z*>(p)[i];
-  }
-}
-void write(void* p, int64_t i, int type, Z x) {
-  switch (type) {
-    case 0: static_cast<float*>(p)[i] = float(x.real()); break;
-    case 1: static_cast<double*>(p)[i] = x.real(); break;
-    case 4: static_cast<std::complex<float>*>(p)[i] = std::complex<float>(x); break;
-    default: static_cast<Z*>(p)[i] = x;
-  }
-}
 
 struct Handle {
   std::vector<int> devices;
@@ -117,18 +89,6 @@ void begin(Handle* h, int type, Desc* d, void** work, int64_t count) {
   idle();
   expect(type == d->type && count == asked, "the workspace is not what was asked for");
   for (size_t i = 0; i < h->devices.size(); i++) std::memset(work[i], 0x5a, size_t(count) * item(type));
-}
-void solve(Whole& l, Whole& x, int64_t n, int64_t k) {
-  for (int64_t c = 0; c < k; c++) {
-    for (int64_t i = 0; i < n; i++) {
-      for (int64_t j = 0; j < i; j++) x(i, c) -= l(i, j) * x(j, c);
-      x(i, c) /= l(i, i);
-    }
-    for (int64_t i = n; i-- > 0;) {
-      for (int64_t j = i + 1; j < n; j++) x(i, c) -= std::conj(l(j, i)) * x(j, c);
-      x(i, c) /= l(i, i);
-    }
-  }
 }
 
 }  // namespace

@@ -7,10 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <complex>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -20,18 +16,9 @@
 #include <utility>
 #include <vector>
 
-using Z = std::complex<double>;
-#define API extern "C" __attribute__((visibility("default")))
+#include "mock.h"
 
 namespace {
-
-[[noreturn]] void refuse(const char* what) {
-  std::fprintf(stderr, "stand-in: %s\n", what);
-  std::abort();
-}
-void expect(bool ok, const char* what) {
-  if (!ok) refuse(what);
-}
 
 // Memory that was allocated here, by its start: bytes; negative once it was freed. Other pointers are the tests' own memory.
 std::map<uintptr_t, int64_t> memory;
@@ -108,23 +95,6 @@ int depth = 0;
 
 bool complex_type(int type) { return type >= 4; }
 
-Z read(const void* p, int64_t i, int type) {
-  switch (type) {
-    case 0: return static_cast<const float*>(p)[i];
-    case 1: return static_cast<const double*>(p)[i];
-    case 4: return Z(static_cast<const std::complex<float>*>(p)[i]);
-    default: return static_cast<const Z*>(p)[i];
-  }
-}
-void write(void* p, int64_t i, int type, Z x) {
-  switch (type) {
-    case 0: static_cast<float*>(p)[i] = float(x.real()); break;
-    case 1: static_cast<double*>(p)[i] = x.real(); break;
-    case 4: static_cast<std::complex<float>*>(p)[i] = std::complex<float>(x); break;
-    default: static_cast<Z*>(p)[i] = x;
-  }
-}
-
 struct Grid {
   Comm* comm;
   int p, q;
@@ -149,10 +119,9 @@ struct Whole {
   Whole(void* local, int64_t i, int64_t j, Desc* desc) : d(desc), mine(local), a(desc->m * desc->n) {
     expect(i == 1 && j == 1, "offsets are counted from 1");
     known("desc", desc);
-    size_t item = desc->type == 0 ? 4 : desc->type == 5 ? 16 : 8;
     Grid& here = *d->grid;
     int64_t held = numroc(d->n, d->nb, here.comm->rank % here.q, here.q), tall = numroc(d->m, d->mb, here.comm->rank / here.q, here.p);
-    if (held && tall) within(mine, ((held - 1) * d->lld + tall) * item);
+    if (held && tall) within(mine, ((held - 1) * d->lld + tall) * item(desc->type));
     Grid& g = *d->grid;
     Comm& c = *g.comm;
     std::vector<Z> out(local_size(c.rank)), in;
@@ -353,8 +322,7 @@ API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("s
       expect(lda >= m && ldb >= m && ldc >= m, "a sum has wrong arguments");                                                  \
       Z u = read(alpha, 0, type), v = read(beta, 0, type);                                                                    \
       pending.push_back([=] {                                                                                                 \
-        size_t item = type == 0 ? 4 : type == 5 ? 16 : 8;                                                                     \
-        for (auto p : {a, b, (const void*)c}) within(p, (int64_t(n - 1) * lda + m) * item);                                   \
+        for (auto p : {a, b, (const void*)c}) within(p, (int64_t(n - 1) * lda + m) * item(type));                             \
         for (int j = 0; j < n; j++)                                                                                           \
           for (int i = 0; i < m; i++)                                                                                         \
             write(c, i + int64_t(j) * ldc, type,                                                                              \
@@ -364,8 +332,7 @@ API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("s
     }                                                                                                                         \
     expect(read(alpha, 0, type) == 1.0 && (ta == 1 || ta == 2) && lda >= n && ldc >= m, "a transpose has wrong arguments");   \
     pending.push_back([=] {                                                                                                   \
-      size_t item = type == 0 ? 4 : type == 5 ? 16 : 8;                                                                       \
-      within(a, (int64_t(m - 1) * lda + n) * item), within(c, (int64_t(n - 1) * ldc + m) * item);                             \
+      within(a, (int64_t(m - 1) * lda + n) * item(type)), within(c, (int64_t(n - 1) * ldc + m) * item(type));                 \
       for (int j = 0; j < n; j++)                                                                                             \
         for (int i = 0; i < m; i++) {                                                                                         \
           Z x = read(a, j + int64_t(i) * lda, type);                                                                          \
@@ -376,7 +343,7 @@ API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("s
   }
 #define NRM2(name, type, real)                                                                                                \
   API int cublas##name##_v2(void* handle, int n, const void* x, int step, real* found) {                                      \
-    known("blas", handle), flush(), within(x, n * (type == 0 ? 4 : type == 5 ? 16 : 8));                                      \
+    known("blas", handle), flush(), within(x, n * item(type));                                                                \
     double sum = 0;                                                                                                           \
     for (int i = 0; i < n; i++) sum = std::hypot(sum, std::abs(read(x, i, type)));                                            \
     return *found = real(sum), step != 1;                                                                                     \
@@ -475,16 +442,7 @@ API int cusolverMpPotrs(void*, int uplo, int64_t n, int64_t k, MATRIX(a), MATRIX
   BEGIN;
   expect(uplo == 0 && n == da->m && db->m == n && db->n == k && db->mb == da->mb, "potrs: arguments");
   Whole l(a, ia, ja, da), x(b, ib, jb, db);
-  for (int64_t c = 0; c < k; c++) {
-    for (int64_t i = 0; i < n; i++) {
-      for (int64_t j = 0; j < i; j++) x(i, c) -= l(i, j) * x(j, c);
-      x(i, c) /= l(i, i);
-    }
-    for (int64_t i = n; i-- > 0;) {
-      for (int64_t j = i + 1; j < n; j++) x(i, c) -= std::conj(l(j, i)) * x(j, c);
-      x(i, c) /= l(i, i);
-    }
-  }
+  solve(l, x, n, k);
   return x.put(), *info = 0;
 }
 API int cusolverMpGetrf_bufferSize(void*, int64_t, int64_t, MATRIX(a), int64_t* ipiv, ASK) { return a && ia && ja && ipiv ? ask(device, host, type, da) : 3; }

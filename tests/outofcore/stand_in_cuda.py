@@ -98,10 +98,6 @@ class StandIn:
     def geam(self, t, first, second, m, n, alpha, a, lda, beta, b, ldb, c, ldc):
         self.at(t, c, m, n, ldc)[...] = op(self.at(t, a, *((m, n) if first == 0 else (n, m)), lda), first)
 
-    def swap(self, t, n, x, incx, y, incy):
-        x, y = self.at(t, x, 1, n, incx), self.at(t, y, 1, n, incy)
-        x[...], y[...] = y.copy(), x.copy()
-
     def size(self, t, *args):
         args[-1]._obj.value = 7
 
@@ -139,10 +135,10 @@ class StandIn:
             matrix[k + 1 :, k + 1 :] -= np.outer(matrix[k + 1 :, k], matrix[k, k + 1 :])
 
     def laswp(self, t, n, a, lda, first, last, pivots, step):
-        assert (first, step) == (1, 1)
+        assert first == 1 and step in (1, -1)
         rows = (ctypes.c_int * last).from_address(number(pivots))
         matrix = self.at(t, a, max(*rows, last), n, lda)
-        for k, row in enumerate(rows):
+        for k, row in list(enumerate(rows))[::step]:
             matrix[[k, row - 1]] = matrix[[row - 1, k]]
 
     def geqrf(self, t, m, n, a, lda, tau, work, size, info):

@@ -274,6 +274,54 @@ def test_sources(tmp_path):
         assert isinstance(store_of(source, a.shape, "float64"), FileStore) == ("memmap" in kind and "private" not in kind), kind
 
 
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_pinned_arrays(device, dtype, monkeypatch):
+    """Blocks go to and from the arrays directly; only what must be cleared above the diagonal is staged."""
+    monkeypatch.setattr(StandIn, "is_pinned", lambda self, pointer: True)
+    staged = []
+    monkeypatch.setattr(cuda._Job, "write", lambda job, *rest, write=cuda._Job.write: (staged.append(job), write(job, *rest)))
+    a, x, out = positive(N, dtype), random((N, N), dtype), np.full((N, N), 7, dtype)
+    l = lw.cholesky(small(a, device, out=out))
+    assert l is out and close(l @ l.conj().T, a, N, dtype) and np.array_equal(l, np.tril(l))
+    assert staged and all(job.lower for job in staged)
+    b = random((N, 3), dtype)
+    assert close(x @ lw.solve(small(x, device), b), b, N, dtype)
+    staged.clear()
+    lw.inv(small(x, device, out=out))
+    assert close(x @ out, np.eye(N, dtype=dtype), N, dtype) and not staged
+    assert close(a @ lw.inv(small(a.copy(), device), assume="pos", overwrite=True), np.eye(N), N, dtype)
+
+
+def test_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    a, b = positive(60), random((60, 2), "float64")
+    stored = zarr.create_array(store=str(tmp_path / "a.zarr"), shape=a.shape, chunks=(16, 16), dtype="float64")
+    out = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=b.shape, chunks=(16, 2), dtype="float64")
+    stored[:] = a
+    options = {"memory": 8 * 60 * 40, "device": "cpu"}
+    x = lw.solve(lw.hosted(stored, out=out, **options), b, assume="pos")
+    assert x is out and close(a @ out[:], b, 60, "float64")
+    with pytest.raises(ValueError, match="out is the matrix itself"):
+        lw.cholesky(lw.hosted(stored, out=zarr.open_array(str(tmp_path / "a.zarr")), **options))
+    assert np.array_equal(stored[:], a)
+    lw.cholesky(lw.hosted(stored, **options), overwrite=True)
+    assert close(stored[:] @ stored[:].T, a, 60, "float64")
+    with pytest.raises(TypeError, match="no NumPy array"):
+        np.asarray(lw.hosted(stored))
+
+
+def test_as_a_numpy_array(tmp_path):
+    a = positive(5)
+    np.save(tmp_path / "a.npy", a)
+    for source in (a, np.load(tmp_path / "a.npy", mmap_mode="r")):
+        h = lw.hosted(source)
+        assert np.shares_memory(np.asarray(h), source) and np.array_equal(h, a)
+        assert np.asarray(h, "float32").dtype == "float32" and not np.shares_memory(np.array(h), source)
+    with pytest.raises(TypeError, match="no NumPy array\nhint: "):
+        np.asarray(lw.hosted(lambda rows, columns: a[rows, columns], shape=a.shape, dtype="float64"))
+
+
 def test_results(device, tmp_path):
     a = positive(N)
     np.save(tmp_path / "a.npy", a)
@@ -603,7 +651,7 @@ def test_no_gpu():
         lw.explain(lw.cholesky, lw.hosted(np.eye(3), device="cuda"))
     large = lw.hosted(lambda rows, columns: None, shape=(65536, 65536), dtype="float64", device="cuda", memory="8GB")
     cost = lw.explain(lw.cholesky, large)  # of another machine
-    assert cost.panel == 8192 and 60e9 < cost.bytes_read < 70e9 and cost.device_bytes < 8e9
+    assert cost.panel == 10752 and 45e9 < cost.bytes_read < 55e9 and cost.device_bytes < 8e9  # by the model of a disk
 
 
 # ---- progress, checkpoints, explain ----

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,14 @@ import numpy as np
 
 class ShapeError(np.linalg.LinAlgError, ValueError):
     """An array has the wrong shape. ``except ValueError`` and ``except numpy.linalg.LinAlgError`` both catch it."""
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn with the line of the caller's program: the first one outside of lapwing and JAX, which may be tracing it."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("lapwing", "jax"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 def which_matrix(batch_index: tuple[int, ...], batch_shape: tuple[int, ...]) -> str:

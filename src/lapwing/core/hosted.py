@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 
 def unsupported_array(a: Any) -> str:
     """Why an array is neither one of NumPy nor a data set, with a hint; empty if it is."""
@@ -39,6 +41,18 @@ class HostedMatrix:
     out: Any = None
     checkpoint: str | None = None
     progress: Callable[[Progress], None] | None = None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if not isinstance(self.source, np.ndarray):
+            kind = "function" if callable(self.source) else "data set"
+            raise TypeError(
+                f"hosted: the matrix of a {kind} is not in memory, and may not fit there, so it is no NumPy array"
+                "\nhint: pass it to lapwing's functions; h.source is what lapwing.hosted was given"
+            )
+        array = np.array(self.source, dtype) if copy else np.asarray(self.source, dtype)
+        if copy is False and not np.may_share_memory(array, self.source):
+            raise ValueError(f"hosted: {self.dtype} as {np.dtype(dtype)} needs a copy, and copy=False")
+        return array
 
     def __repr__(self) -> str:
         kind = "function" if callable(self.source) else type(self.source).__name__

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .plan import Sizes
-from .space import Piece, Space, spans, through
+from .space import WRITTEN, Piece, Space, spans, through
 from .stores import Store
 
 
@@ -18,46 +18,60 @@ def cholesky(space: Space, a: Store, l: Store, sizes: Sizes, start: int, finishe
     panel = space.empty(n - start, min(width, n - start))
     top = space.empty(min(width, n), min(width, n)) if n > width else None
     slots = space.slots(sizes.slots, chunk * width)
-    for columns in spans(start, n, width):
-        k, count = columns.start, columns.stop - columns.start
-        p = panel[: n - k, :count]
-        through(space, slots, _pieces(a, l, columns, sizes), _update(space, a, p, top, columns))
-        _factor(space, p, l, k, sizes.block)
-        if failed := space.failure():
-            return failed
-        space.flush()
-        finished(columns.stop)
-    return 0
+    here = slice(start, start)  # the columns of the panel
+
+    def items() -> Iterator[Any]:
+        for columns in spans(start, n, width):
+            yield lambda columns=columns: begin(columns)
+            yield from _pieces(a, l, columns, sizes, start)
+            yield factor
+
+    def begin(columns: slice) -> None:
+        nonlocal here
+        here = columns
+
+    def update(piece: Piece, block: Any) -> None:
+        k, count = here.start, here.stop - here.start
+        _update(space, panel[: n - k, :count], top, block, piece.rows.start - k, new=piece.store is a)
+
+    def factor() -> int:
+        k, count = here.start, here.stop - here.start
+        _factor(space, panel[: n - k, :count], l, k, sizes.block)
+        space.fence()
+        if not (failed := space.failure()):
+            finished(here.stop)
+        return failed
+
+    return through(space, slots, items(), update)
 
 
-def _pieces(a: Store, l: Store, columns: slice, sizes: Sizes) -> Iterator[Piece]:
+def _pieces(a: Store, l: Store, columns: slice, sizes: Sizes, start: int) -> Iterator[Any]:
     """The blocks that a panel reads: its part of A along with the first finished columns, so that products begin early."""
     k, n = columns.start, a.shape[0]
+    panels = list(spans(0, start, sizes.panel)) + list(spans(start, k, sizes.panel))
     for rows in spans(k, n, sizes.chunk):
         yield Piece(a, rows, columns)
-        if k:
-            yield Piece(l, rows, slice(0, min(sizes.panel, k)))
-    for before in spans(min(sizes.panel, k), k, sizes.panel):
+        for first in panels[:1] if len(panels) > 1 else []:
+            yield Piece(l, rows, first)
+    for before in panels[1:] if len(panels) > 1 else panels:
+        if before is panels[-1]:
+            yield WRITTEN  # the last panel may still be on its way
         for rows in spans(k, n, sizes.chunk):
             yield Piece(l, rows, before)
 
 
-def _update(space: Space, a: Store, p: Any, top: Any, columns: slice) -> Callable[[Piece, Any], None]:
-    k, width = columns.start, columns.stop - columns.start
-
-    def work(piece: Piece, block: Any) -> None:
-        first, last = piece.rows.start - k, piece.rows.stop - k
-        if piece.store is a:
-            space.copy(p[first:last, :], block)
-            return
-        before = block.shape[1]
-        if first < width:  # rows of the diagonal block multiply all rows below
-            space.copy(top[first : min(last, width), :before], block[: min(last, width) - first, :])
-        reach = min(last, width)  # columns to the right of the diagonal are not needed
-        # P_r <- P_r - L_r L_top^H
-        space.gemm(p[first:last, :reach], block, top[:reach, :before], adjoint_b=True)
-
-    return work
+def _update(space: Space, p: Any, top: Any, block: Any, first: int, new: bool) -> None:
+    """Bring a block of A into the panel, or subtract the product of a block of finished columns, from row ``first`` on."""
+    width, last = p.shape[1], first + block.shape[0]
+    if new:
+        space.copy(p[first:last, :], block)
+        return
+    before = block.shape[1]
+    if first < width:  # rows of the diagonal block multiply all rows below
+        space.copy(top[first : min(last, width), :before], block[: min(last, width) - first, :])
+    reach = min(last, width)  # columns to the right of the diagonal are not needed
+    # P_r <- P_r - L_r L_top^H
+    space.gemm(p[first:last, :reach], block, top[:reach, :before], adjoint_b=True)
 
 
 def _factor(space: Space, p: Any, l: Store, k: int, block: int) -> None:

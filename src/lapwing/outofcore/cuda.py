@@ -27,10 +27,12 @@ _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 _LEFT, _RIGHT = 0, 1
 _LOWER, _UPPER = 0, 1
 _PLAIN, _TRANSPOSED, _ADJOINT = 0, 1, 2
-_STAGE = 1 << 26  # bytes of a pinned buffer for writing
+_STAGE = 1 << 24  # bytes of a pinned buffer for writing: 256 MB of them took 0.14 s to allocate
 _STAGES = 4
 _STATUSES = 1 << 16  # of factorisations between two looks at them
-_COPIERS = 12  # threads that copy between pageable and pinned memory: 8 moved 44 GB/s beside an H200, the bus 52
+# threads that copy between pageable and pinned memory: with 16 cores 8 of them moved 44 GB/s beside an H200, with 4 cores 12
+# GB/s, whatever the number of threads; the bus moves 54
+_COPIERS = 12
 _TRIANGLE = 128  # of a triangular solve by cuBLAS: with 512 rows it reached 3.5 Tflop/s on an H200, a product 61
 
 
@@ -206,6 +208,14 @@ class _Memory:
             self._release(self.pointer)
 
 
+@dataclass(frozen=True)
+class _Exchanges:
+    """Exchanges of rows on the GPU, as cuSOLVER counts them: from 1."""
+
+    memory: _Memory
+    count: int
+
+
 class CudaSlot:
     """A block on the GPU, and the pinned buffer that it comes through."""
 
@@ -224,7 +234,7 @@ class CudaSlot:
     def fill(self, piece: Piece) -> None:
         cuda, space = self._cuda, self._space
         rows, columns = piece.shape
-        source = space.pinned_address(piece)
+        source = space.pinned_address(piece.store, piece.rows.start, piece.columns.start)
         if source is None:
             if self._pinned is None:
                 self._pinned = _Memory(cuda, self._size * space.dtype.itemsize, pinned=True)
@@ -252,15 +262,16 @@ class CudaSpace:
     def __init__(self, dtype: Any, cuda: Any) -> None:
         self.dtype, self.cuda = np.dtype(dtype), cuda
         self._letter = _LETTER[self.dtype.name]
-        self._copiers = ThreadPoolExecutor(min(_COPIERS, os.cpu_count() or 1), "lapwing-copy", cuda.enter)
+        self._copiers = ThreadPoolExecutor(min(_COPIERS, _cores()), "lapwing-copy", cuda.enter)
         self._writer = ThreadPoolExecutor(1, "lapwing-hosted", cuda.enter)
-        self._pending: list[Future[None]] = []
+        self._pending: SimpleQueue[Future[None]] = SimpleQueue()
         self._stages: SimpleQueue[tuple[_Memory, int]] | None = None
         self._before: list[int] = []  # the columns before each block that has a status
         self._statuses = _Memory(cuda, 4 * _STATUSES)
         self._workspace: _Memory | None = None
         self._workspace_size = 0
         self._pinned: dict[int, bool] = {}
+        self._uploaded: dict[int, tuple[np.ndarray, _Exchanges]] = {}  # the array too, so that its id stays its own
         self._lock = threading.Lock()
 
     def enter(self) -> None:
@@ -273,6 +284,7 @@ class CudaSpace:
         while self._stages is not None and not self._stages.empty():
             self.cuda.release_event(self._stages.get()[1])
         self._stages = self._workspace = None
+        self._uploaded.clear()
 
     # memory
 
@@ -283,17 +295,17 @@ class CudaSpace:
     def slots(self, count: int, size: int) -> list[CudaSlot]:
         return [CudaSlot(self, size) for _ in range(count)]
 
-    def pinned_address(self, piece: Piece) -> tuple[int, int] | None:
-        """Address and distance of rows of a block that the copy engine can read where it is."""
-        array = getattr(piece.store, "array", None)
-        if not isinstance(array, np.ndarray) or array.dtype != self.dtype or type(piece.store) is not Store:
+    def pinned_address(self, store: Store, row: int, column: int) -> tuple[int, int] | None:
+        """Address and distance of rows from a place on, if the copy engine can read and write there."""
+        array = getattr(store, "array", None)
+        if not isinstance(array, np.ndarray) or array.dtype != self.dtype or type(store) is not Store:
             return None
         if array.size == 0 or array.strides[1] != array.itemsize or array.strides[0] < array.shape[1] * array.itemsize:
             return None
         if (known := self._pinned.get(id(array))) is None:
             last = array.ctypes.data + array.strides[0] * (len(array) - 1)
             known = self._pinned[id(array)] = self.cuda.is_pinned(array.ctypes.data) and self.cuda.is_pinned(last)
-        place = piece.rows.start * array.strides[0] + piece.columns.start * array.itemsize
+        place = row * array.strides[0] + column * array.itemsize
         return (array.ctypes.data + place, array.strides[0]) if known else None
 
     def in_parts(self, splits: bool, rows: int, work: Callable[[slice], None]) -> None:
@@ -333,14 +345,20 @@ class CudaSpace:
         if not lines or not length:
             return
         cuda, size = self.cuda, self.dtype.itemsize
+        self._after(cuda.outward, cuda.main)
+        if not x.by_columns and (place := self.pinned_address(store, row, column)) is not None:
+            first = min(lines, length) if lower else 0  # what is above the diagonal is cleared on the way
+            if first < lines:
+                to, source = place[0] + first * place[1], x.pointer + first * x.lead * size
+                cuda.copy(to, place[1], source, x.lead * size, length * size, lines - first, _TO_HOST, cuda.outward)
+            if first == 0:
+                self._pending.put(self._writer.submit(cuda.synchronize, cuda.outward))
+                return
+            lines = first
         if self._stages is None:
             self._stages = SimpleQueue()
             for _ in range(_STAGES):
                 self._stages.put((_Memory(cuda, _STAGE, pinned=True), cuda.event()))
-        finished = cuda.event()
-        cuda.record(finished, cuda.main)
-        cuda.wait(cuda.outward, finished)
-        cuda.release_event(finished)
         for part in spans(0, lines, max(1, _STAGE // (length * size))):
             stage, arrived = self._stages.get()
             count = part.stop - part.start
@@ -350,7 +368,7 @@ class CudaSpace:
             cuda.record(arrived, cuda.outward)
             host = _array_at(stage.pointer, (count, length), self.dtype)
             job = _Job(store, row, column, part, x.by_columns, lower)
-            self._pending.append(self._writer.submit(self._write, job, host, stage, arrived))
+            self._pending.put(self._writer.submit(self._write, job, host, stage, arrived))
 
     def _write(self, job: _Job, host: np.ndarray, stage: _Memory, arrived: int) -> None:
         try:
@@ -363,10 +381,19 @@ class CudaSpace:
             assert self._stages is not None
             self._stages.put((stage, arrived))
 
+    def fence(self) -> None:
+        self._after(self.cuda.main, self.cuda.outward)
+
     def flush(self) -> None:
-        pending, self._pending = self._pending, []
-        for work in pending:
-            work.result()
+        while not self._pending.empty():
+            self._pending.get().result()
+
+    def _after(self, stream: int, other: int) -> None:
+        """What is begun on a stream from now on waits for what was begun on another one."""
+        event = self.cuda.event()
+        self.cuda.record(event, other)
+        self.cuda.wait(stream, event)
+        self.cuda.release_event(event)
 
     # work
 
@@ -434,37 +461,38 @@ class CudaSpace:
         work, size = self._work("potrf_bufferSize", *problem)
         self.cuda.solver(self._letter, "potrf", *problem, work, size, self._status(before))
 
-    def getrf(self, p: Matrix, before: int) -> np.ndarray:
+    def getrf(self, p: Matrix, before: int) -> _Exchanges:
         assert p.by_columns
         m, n = p.shape
         problem = m, n, c_void_p(p.pointer), p.lead
         work, _ = self._work("getrf_bufferSize", *problem)
-        rows = _Memory(self.cuda, 4 * n)
-        self.cuda.solver(self._letter, "getrf", *problem, work, c_void_p(rows.pointer), self._status(before))
-        host = np.empty(n, np.int32)
-        self.cuda.copy(host.ctypes.data, 4 * n, rows.pointer, 4 * n, 4 * n, 1, _TO_HOST, self.cuda.main)
+        rows = _Exchanges(_Memory(self.cuda, 4 * n), n)
+        self.cuda.solver(self._letter, "getrf", *problem, work, c_void_p(rows.memory.pointer), self._status(before))
+        return rows
+
+    def pivots(self, exchanges: _Exchanges) -> np.ndarray:
+        host = np.empty(exchanges.count, np.int32)
+        size = host.nbytes
+        self.cuda.copy(host.ctypes.data, size, exchanges.memory.pointer, size, size, 1, _TO_HOST, self.cuda.main)
         self.cuda.synchronize(self.cuda.main)
         return host.astype(np.int64) - 1
 
-    def swap(self, x: Matrix, pivots: np.ndarray, back: bool = False) -> None:
-        columns = x.shape[1]
-        places = np.flatnonzero(pivots != np.arange(len(pivots)))
-        if columns == 0 or len(places) == 0:
-            return
-        if x.by_columns and not back:
+    def swap(self, x: Matrix, pivots: np.ndarray | _Exchanges, back: bool = False) -> None:
+        assert x.by_columns
+        if x.shape[1]:
+            rows = pivots if isinstance(pivots, _Exchanges) else self._exchanges(pivots)
+            numbers = x.shape[1], c_void_p(x.pointer), x.lead, 1, rows.count
+            self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(rows.memory.pointer), -1 if back else 1)
+
+    def _exchanges(self, pivots: np.ndarray) -> _Exchanges:
+        """The exchanges on the GPU: a finished panel needs them again for every later one."""
+        if id(pivots) not in self._uploaded:
             rows = np.ascontiguousarray(pivots + 1, np.int32)
-            memory = _Memory(self.cuda, rows.nbytes)
-            size = rows.nbytes
+            memory, size = _Memory(self.cuda, rows.nbytes), rows.nbytes
             self.cuda.copy(memory.pointer, size, rows.ctypes.data, size, size, 1, _TO_DEVICE, self.cuda.main)
-            numbers = columns, c_void_p(x.pointer), x.lead, 1, len(rows)
-            self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(memory.pointer), 1)
-            self.cuda.synchronize(self.cuda.main)  # before the pivots are released
-            return
-        step = self.dtype.itemsize * (1 if x.by_columns else x.lead)
-        between = x.lead if x.by_columns else 1
-        for k in places[::-1] if back else places:
-            first, second = c_void_p(x.pointer + int(k) * step), c_void_p(x.pointer + int(pivots[k]) * step)
-            self.cuda.blas(self._letter, "swap_v2", columns, first, between, second, between)
+            self.cuda.synchronize(self.cuda.main)  # before the array is gone
+            self._uploaded[id(pivots)] = pivots, _Exchanges(memory, len(rows))
+        return self._uploaded[id(pivots)][1]
 
     def qr(self, a: Matrix) -> tuple[Matrix, np.ndarray]:
         m, n = a.shape
@@ -543,6 +571,11 @@ class _Job:
         else:
             rows, columns = slice(self.row + first, self.row + first + count), slice(self.column, self.column + length)
             self.store.write(rows, columns, host[lines])
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(piece: Piece, part: slice, host: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from ..core.request import ONE_TRIANGLE, Request
 from . import cuda, lu, substitution, tall
 from .checkpoint import Checkpoint
 from .cholesky import cholesky
-from .cost import HostedCost, cost_of
+from .cost import HostedCost, cost_of, speed_of
 from .host import HostSpace
 from .lu import Panel
 from .plan import Sizes, factor_sizes, row_sizes, tall_rows
@@ -226,9 +226,13 @@ class Factored:
 
     def _solve_into(self, right: Store, to: Store, name: str) -> None:
         n, k = right.shape
-        sizes, vectors = row_sizes(name, n, k, ITEMSIZE[self.dtype], self._call.memory(), self._call.on_gpu)
+        on_gpu = self._call.on_gpu  # on the CPU the right-hand side that is read counts too
+        sizes, vectors = row_sizes(name, n, k, ITEMSIZE[self.dtype], self._call.memory(), on_gpu, 1 if on_gpu else 2)
         with self._call.space(self.dtype, sizes.chunk * vectors) as space:
-            slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(n, min(vectors, k))
+            slots = space.slots(sizes.slots, sizes.chunk * n)
+            # cuSOLVER exchanges rows of matrices that are stored by columns
+            turned = on_gpu and self.report["kind"] == "lu"
+            x = space.empty(min(vectors, k), n).T if turned else space.empty(n, min(vectors, k))
             for columns in spans(0, k, vectors):
                 here = x[:, : columns.stop - columns.start]
                 block = np.empty(here.shape, self.dtype)
@@ -255,25 +259,25 @@ class Factored:
         return self.inverted(target("Factor.inv", self._call.a, self.shape, self.dtype, None)).value
 
     def inverted(self, result: Target) -> Target:
-        """A^-1 by columns. Only the lower triangle of the inverse of a positive definite matrix is computed."""
-        n, pos = self.shape[0], self.assume == "pos"
+        """A^-1 by columns, or by rows from LU. Where A is positive definite only the lower triangle is computed."""
+        n, pos, by_rows = self.shape[0], self.assume == "pos", self.report["kind"] == "lu"
         if self.info:
             _fill(result.store, np.nan)
             return result
         if n == 0:
             return result
         memory, on_gpu = self._call.memory(), self._call.on_gpu
-        sizes, vectors = row_sizes(self._call.name, n, n, ITEMSIZE[self.dtype], memory, on_gpu)
+        sizes, vectors = row_sizes(self._call.name, n, n, ITEMSIZE[self.dtype], memory, on_gpu, 1 if on_gpu else 2)
         with self._call.space(self.dtype, sizes.chunk * vectors) as space:
-            slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(n, vectors)
+            slots, x = space.slots(sizes.slots, sizes.chunk * n), space.empty(*((vectors, n) if by_rows else (n, vectors)))
             for columns in spans(0, n, vectors):
                 count, start = columns.stop - columns.start, columns.start if pos else 0
-                here = x[: n - start, :count]
-                identity = np.zeros((n - start, count), self.dtype)
-                identity[np.arange(columns.start - start, columns.stop - start), np.arange(count)] = 1
-                space.put(identity, here)
-                del identity
-                if pos:
+                here = x[:count, :].T if by_rows else x[: n - start, :count]
+                space.put(_identity(n - start, columns.start - start, count, self.dtype, by_rows), here)
+                if by_rows:  # rows of the inverse: columns of that of the transpose
+                    lu.solve_transposed(space, slots, self._factor, here, sizes, self._panels)
+                    space.write(here.T, result.store, columns.start, 0)
+                elif pos:
                     substitution.forward(space, slots, self._factor, here, sizes, start)
                     substitution.backward_adjoint(space, slots, self._factor, here, sizes, start)
                     square = np.array(space.get(here[:count, :]))
@@ -311,6 +315,14 @@ class Factored:
 
     def rcond(self) -> Any:
         raise TypeError("Factor.rcond: not supported for hosted matrices")
+
+
+def _identity(n: int, first: int, count: int, dtype: str, turned: bool) -> np.ndarray:
+    """Columns of the identity, stored by rows, or by columns if ``turned``."""
+    columns = np.zeros((count, n) if turned else (n, count), dtype)
+    columns = columns.T if turned else columns
+    columns[np.arange(first, first + count), np.arange(count)] = 1
+    return columns
 
 
 def _factored(call: _Call, b: Any) -> Any:
@@ -359,7 +371,8 @@ def _factor(call: _Call, dtype: str) -> Any:
         info = int(zero[0]) + 1 if len(zero) else 0
         handle = Factored(call, assume, dtype, source, [], info)
         return _judged(call, handle, source, info)
-    sizes = factor_sizes(call.name, max(n, 1), ITEMSIZE[dtype], call.memory(), call.on_gpu, pos)
+    speed = speed_of(a, call.on_gpu)
+    sizes = factor_sizes(call.name, max(n, 1), ITEMSIZE[dtype], call.memory(), call.on_gpu, pos, speed)
     _log.info(
         "%s: hosted on %s, n=%s %s, panels of %s columns, %s bytes of buffers", call.name, call.device, n, dtype, sizes.panel,
         sizes.bytes,
@@ -386,10 +399,12 @@ def _factor(call: _Call, dtype: str) -> Any:
 
     def finished(done: int) -> None:
         if saved is not None:
+            space.flush()
             saved.save(done, place.store, panels)
         call.progress(done, n)
 
-    with call.space(dtype, sizes.chunk * sizes.panel) as space:
+    clears = request.operation == "cholesky" and saved is None and not place.fresh
+    with call.space(dtype, sizes.chunk * sizes.panel) as space, _cleared(factor, sizes, call.on_gpu, clears):
         if pos:
             info = cholesky(space, source, factor, sizes, saved.done if saved else 0, finished)
         else:
@@ -408,8 +423,6 @@ def _factor(call: _Call, dtype: str) -> Any:
                 _copy(factor, Adjoint(result.store) if request.upper else result.store)
         elif saved is not None:
             result.value.flags.writeable = False  # the next call reads the same file
-        elif not info and not place.fresh:
-            _clear(factor, 8 if call.on_gpu else 1)
         if info:
             _fill(result.store, np.nan)
         handle.value = result.value  # type: ignore[attr-defined]
@@ -571,18 +584,32 @@ def _fill(store: Store, value: float) -> None:
         store.write(rows, slice(0, store.shape[1]), np.full((rows.stop - rows.start, store.shape[1]), filler, store.dtype))
 
 
-def _clear(store: Store, threads: int) -> None:
-    """Zeros above the diagonal; on the CPU one thread is enough beside the work, a GPU would wait."""
-    n = store.shape[0]
+@contextmanager
+def _cleared(store: Store, sizes: Sizes, on_gpu: bool, wanted: bool) -> Iterator[None]:
+    """Zeros above the diagonal blocks, which are cleared when they are written; by threads while the work runs.
+
+    On the CPU one thread is enough beside the work.
+    """
+    if not wanted:
+        yield
+        return
+    n, stopped = store.shape[0], False
 
     def clear(rows: slice) -> None:
-        square = np.empty((rows.stop - rows.start,) * 2, store.dtype)
-        store.read(rows, rows, square)
-        store.write(rows, rows, np.tril(square))
-        store.write(rows, slice(rows.stop, n), np.zeros((rows.stop - rows.start, n - rows.stop), store.dtype))
+        for part in spans(rows.start, rows.stop, max(1, min(64, (1 << 20) // max(n, 1)))):
+            if not stopped:
+                store.write(part, slice(rows.stop, n), np.zeros((part.stop - part.start, n - rows.stop), store.dtype))
 
-    with ThreadPoolExecutor(threads if store.splits else 1) as pool:
-        list(pool.map(clear, spans(0, n, max(1, min(64, (1 << 20) // max(n, 1))))))
+    blocks = [block for panel in spans(0, n, sizes.panel) for block in spans(panel.start, panel.stop, sizes.block)]
+    with ThreadPoolExecutor(8 if on_gpu and store.splits else 1) as pool:
+        pending = [pool.submit(clear, rows) for rows in blocks]
+        try:
+            yield
+        except BaseException:
+            stopped = True
+            raise
+        for work in pending:
+            work.result()
 
 
 def _copy(source: Store, to: Store) -> None:

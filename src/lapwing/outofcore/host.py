@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class HostSpace:
         self._product = np.empty(max(spare, 1), dtype)
         self._failure = 0
         self._writer = ThreadPoolExecutor(1, "lapwing-hosted")
-        self._pending: list[Future[None]] = []
+        self._pending: SimpleQueue[Future[None]] = SimpleQueue()
 
     def enter(self) -> None:
         pass
@@ -119,6 +120,9 @@ class HostSpace:
         self._eliminate(p, pivots, before)
         return pivots
 
+    def pivots(self, exchanges: np.ndarray) -> np.ndarray:
+        return exchanges
+
     def _eliminate(self, p: np.ndarray, pivots: np.ndarray, before: int) -> None:
         """Gaussian elimination by halves of the columns."""
         width = p.shape[1]
@@ -168,12 +172,13 @@ class HostSpace:
             square = x[: x.shape[1]]
             square[np.triu_indices(len(square), 1)] = 0
         rows, columns = slice(row, row + x.shape[0]), slice(column, column + x.shape[1])
-        self._pending.append(self._writer.submit(store.write, rows, columns, x))
+        self._pending.put(self._writer.submit(store.write, rows, columns, x))
 
     def flush(self) -> None:
-        pending, self._pending = self._pending, []
-        for work in pending:
-            work.result()
+        while not self._pending.empty():
+            self._pending.get().result()
+
+    fence = flush  # blocks are written from where they are
 
     def close(self) -> None:
         self._writer.shutdown()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .plan import Sizes
-from .space import Piece, Space, spans, through
+from .space import WRITTEN, Piece, Space, spans, through
 from .stores import Store
 from .substitution import backward, forward
 
@@ -32,29 +32,54 @@ def lu(space: Space, a: Store, f: Store, sizes: Sizes, panels: list[Panel], fini
 
     ``f`` gets L and U of B = A^T by its columns: f[j, i] is U[i, j] for i <= j, else L[i, j].
     """
-    n, width = a.shape[0], sizes.panel
+    n, width, size = a.shape[0], sizes.panel, sizes.chunk * sizes.panel
     start = panels[-1].stop if panels else 0
     if start >= n:
         return 0
     lines = space.empty(min(width, n - start), n)
-    slots = space.slots(sizes.slots, sizes.chunk * width)
-    for columns in spans(start, n, width):
-        k, count = columns.start, columns.stop - columns.start
-        p = lines[:count, :].T
-        load = (Piece(a, columns, part) for part in spans(0, n, sizes.chunk))
-        through(space, slots, load, lambda piece, block, p=p: space.copy(p[piece.columns, :], block.T))  # type: ignore[misc]
-        for panel in panels:
-            space.swap(p[panel.start :, :], panel.pivots)
-            pieces = chain.from_iterable(_below(f, part, sizes) for part in spans(panel.start, panel.stop, width))
-            through(space, slots, pieces, _update(space, p))
-        pivots = _factor(space, p, k, sizes.block)
+    slots = space.slots(sizes.slots, size)
+    here = slice(start, start)  # the columns of the panel
+    resumed = [slice(panel.start, panel.stop) for panel in panels]
+
+    def items() -> Iterator[Any]:
+        for columns in spans(start, n, width):
+            yield lambda columns=columns: begin(columns)
+            for rows in spans(columns.start, columns.stop, max(1, size // n)):
+                yield from (Piece(a, rows, part) for part in spans(0, n, size))
+            before = [*resumed, *spans(start, columns.start, width)]
+            for number, panel in enumerate(before):
+                if panel is before[-1]:
+                    yield WRITTEN  # the last panel may still be on its way
+                yield lambda number=number: swap(panels[number])
+                yield from chain.from_iterable(_below(f, part, sizes) for part in spans(panel.start, panel.stop, width))
+            yield factor
+
+    def begin(columns: slice) -> None:
+        nonlocal here
+        here = columns
+
+    def swap(panel: Panel) -> None:
+        space.swap(lines[: here.stop - here.start, panel.start :].T, panel.pivots)
+
+    def update(piece: Piece, block: Any) -> None:
+        p = lines[: here.stop - here.start, :].T
+        if piece.store is a:
+            space.copy(p[piece.columns, piece.rows.start - here.start : piece.rows.stop - here.start], block.T)
+        else:
+            _update(space, p, piece, block)
+
+    def factor() -> int:
+        p = lines[: here.stop - here.start, :].T
+        pivots = _factor(space, p, here.start, sizes.block)
         if failed := space.failure():
             return failed
-        space.write(p.T, f, k, 0)
-        space.flush()
-        panels.append(Panel(k, columns.stop, pivots))
-        finished(columns.stop)
-    return 0
+        space.write(p.T, f, here.start, 0)
+        space.fence()
+        panels.append(Panel(here.start, here.stop, pivots))
+        finished(here.stop)
+        return 0
+
+    return through(space, slots, items(), update)
 
 
 def _below(f: Store, part: slice, sizes: Sizes) -> Iterator[Piece]:
@@ -63,33 +88,30 @@ def _below(f: Store, part: slice, sizes: Sizes) -> Iterator[Piece]:
         yield Piece(f, part, rows)
 
 
-def _update(space: Space, p: Any) -> Callable[[Piece, Any], None]:
-    def work(piece: Piece, block: Any) -> None:
-        rows, part, l = piece.columns, piece.rows, block.T
-        here = p[rows, :]
-        before = min(rows.start, part.stop) - part.start
-        # P_r <- P_r - L_r P_before, and in the diagonal block P_r <- L_rr^-1 P_r
-        space.gemm(here, l[:, :before], p[part.start : part.start + before, :])
-        if rows.start < part.stop:
-            space.trsm(l[:, before : before + rows.stop - rows.start], here, lower=True, unit=True)
-
-    return work
+def _update(space: Space, p: Any, piece: Piece, block: Any) -> None:
+    rows, part, l = piece.columns, piece.rows, block.T
+    here = p[rows, :]
+    before = min(rows.start, part.stop) - part.start
+    # P_r <- P_r - L_r P_before, and in the diagonal block P_r <- L_rr^-1 P_r
+    space.gemm(here, l[:, :before], p[part.start : part.start + before, :])
+    if rows.start < part.stop:
+        space.trsm(l[:, before : before + rows.stop - rows.start], here, lower=True, unit=True)
 
 
 def _factor(space: Space, p: Any, k: int, block: int) -> np.ndarray:
     """Factor a panel from row k on."""
     n, width = p.shape
-    pivots = np.arange(width)
+    exchanges = []
     for columns in spans(0, width, block):
         s, e = columns.start, columns.stop
         rows = space.getrf(p[k + s :, s:e], k + s)
         space.swap(p[k + s :, :s], rows)
         space.swap(p[k + s :, e:], rows)
-        pivots[s:e] = rows + s
+        exchanges.append((s, rows))
         # U12 <- L11^-1 P12, P22 <- P22 - L21 U12
         space.trsm(p[k + s : k + e, s:e], p[k + s : k + e, e:], lower=True, unit=True)
         space.gemm(p[k + e : n, e:], p[k + e : n, s:e], p[k + s : k + e, e:])
-    return pivots
+    return np.concatenate([s + space.pivots(rows) for s, rows in exchanges])
 
 
 def solve(space: Space, slots: list[Any], f: Store, x: Any, sizes: Sizes, panels: list[Panel]) -> None:
@@ -98,6 +120,32 @@ def solve(space: Space, slots: list[Any], f: Store, x: Any, sizes: Sizes, panels
     for panel in reversed(panels):
         backward(space, slots, f, x, slice(panel.start, panel.stop), sizes.chunk, unit=True)
         space.swap(x[panel.start :, :], panel.pivots, back=True)
+
+
+def solve_transposed(space: Space, slots: list[Any], f: Store, x: Any, sizes: Sizes, panels: list[Panel]) -> None:
+    """X <- B^-1 X with B = A^T: the panels of L from left to right, then U. ``x`` is stored by columns."""
+    n = f.shape[0]
+
+    def items() -> Iterator[Any]:
+        for panel in panels:
+            yield lambda panel=panel: space.swap(x[panel.start :, :], panel.pivots)
+            yield from (Piece(f, rows, slice(rows.start, n)) for rows in spans(panel.start, panel.stop, sizes.chunk))
+
+    def lower(piece: Piece, block: Any) -> None:
+        (first, last), count = (piece.rows.start, piece.rows.stop), piece.shape[0]
+        # X_j <- L_jj^-1 X_j, X_after <- X_after - L_j X_j
+        space.trsm(block[:, :count].T, x[first:last, :], lower=True, unit=True)
+        space.gemm(x[last:, :], block[:, count:].T, x[first:last, :])
+
+    def upper(piece: Piece, block: Any) -> None:
+        first, last = piece.rows.start, piece.rows.stop
+        # X_j <- U_jj^-1 X_j, X_before <- X_before - U_j X_j
+        space.trsm(block[:, first:last].T, x[first:last, :], lower=False)
+        space.gemm(x[:first, :], block[:, :first].T, x[first:last, :])
+
+    through(space, slots, items(), lower)
+    parts = reversed(list(spans(0, n, sizes.chunk)))
+    through(space, slots, (Piece(f, rows, slice(0, rows.stop)) for rows in parts), upper)
 
 
 def parity(panels: list[Panel]) -> int:

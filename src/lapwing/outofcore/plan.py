@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from ..core.plan import bytes_in_words
 
-_PANELS = 8  # at least, so that reading the first one, which nothing hides, stays a small part
+# Rates of the model, in flop/s (float64; float32 counts twice on the CPU) and bytes/s. H200: large products in float64 (61
+# Tflop/s with nothing beside them), and the bus through pinned buffers (52 GB/s, 44 where 12 threads fill them). CPU: two
+# cores. Disk: a solid-state one. None of them is measured on the machine that asks.
+FLOPS = {"cuda": 55e12, "cpu": 60e9}
+BUS = 44e9
+DISK = 1.5e9
+_PANELS = 8  # on the CPU at least, so that reading the first one, which nothing hides, stays a small part
 _BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = (
+    1 << 26
+)  # of a block that is sent to a GPU: with a quarter of it, starting the copying threads took half the time
 _ROWS_BYTES = 1 << 27  # of a block of rows: pinned memory takes time to allocate
 _SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
 
@@ -29,21 +37,22 @@ class TooSmall(ValueError):
     """No panel fits."""
 
 
-def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, square: bool) -> Sizes:
-    """Panel and blocks of a factorisation; ``square``: the rows of the diagonal block are kept too."""
+def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, pos: bool, speed: float = BUS) -> Sizes:
+    """Panel and blocks of a factorisation, with blocks that come at ``speed``; ``pos``: Cholesky, which keeps the rows of the
+    diagonal block too."""
     slots = 4 if on_gpu else 3
     block = _BLOCK["cuda" if on_gpu else "cpu"]
-    widest = n if n <= 256 else max(256, _rounded(math.ceil(n / _PANELS), block))
+    widest = n if n <= 256 or on_gpu else max(256, _rounded(math.ceil(n / _PANELS), block))
 
     limit = int(memory * _SHARE)
 
     def need(width: int) -> tuple[int, int]:
         chunk = min(1024, width // (8 if on_gpu else 4))
-        if on_gpu:  # blocks of a few megabytes, so that a call costs little beside its work
+        if on_gpu:
             line = width * itemsize
-            chunk = max(chunk, min(1024, _BLOCK_BYTES // line, limit // (4 * slots * line)))
+            chunk = max(chunk, min(4096, _BLOCK_BYTES // line, limit // (4 * slots * line)))
         chunk = min(n, max(16, chunk))
-        elements = n * width + (width * width if square and width < n else 0)
+        elements = n * width + (width * width if pos and width < n else 0)
         # on the host products and triangular solves need copies of a block
         elements += (slots + (0 if on_gpu else 4)) * chunk * width
         return elements * itemsize, chunk
@@ -58,23 +67,41 @@ def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, sq
             f"{name}: memory={bytes_in_words(memory)} is too small for a matrix of order {n}\nhint: at least memory={least}"
         )
     width = _rounded_down(low, block) if low > block else low
+    if on_gpu and low > block:  # the widest panel moves the fewest bytes, narrow ones hide more of the reading
+        narrower = {min(width, _rounded(math.ceil(n / count), block)) for count in range(1, 17)}
+        width = min(narrower | {width}, key=lambda width: sum(factor_seconds(n, width, itemsize, pos, FLOPS["cuda"], speed)))
     total, chunk = need(width)
     return Sizes(width, chunk, min(block, width), slots, total)
 
 
-def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool) -> tuple[Sizes, int]:
-    """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time."""
+def factor_seconds(n: int, width: int, itemsize: int, pos: bool, rate: float, speed: float) -> tuple[float, float]:
+    """Seconds of updates from the left, with the reading that they do not hide, and of the panels themselves."""
+    left = own = 0.0
+    for k in range(0, n, width):
+        count = min(width, n - k)
+        rows = n - k if pos else n  # of the panel
+        finished = k * (n - k) if pos else k * n - k * k / 2  # elements that are read again
+        left += max((finished + rows * count) * itemsize / speed, 2 * finished * count / rate)
+        own += (n - k) * count * count / rate
+    return left, own
+
+
+def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool, copies: int = 2) -> tuple[Sizes, int]:
+    """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time.
+
+    ``copies``: how often the vectors are held.
+    """
     slots = 3 if on_gpu else 2
     limit = int(memory * _SHARE) // itemsize
-    vectors = max(1, min(columns, (limit // 2) // max(1, 2 * n)))
-    rows = (limit - 2 * n * vectors) // max(1, (slots + 1) * n)
+    vectors = max(1, min(columns, (limit // 2) // max(1, copies * n)))
+    rows = (limit - copies * n * vectors) // max(1, (slots + 1) * n)
     if rows < 1:
         least = int(itemsize * n * (slots + 7) / _SHARE)
         raise TooSmall(
             f"{name}: memory={bytes_in_words(memory)} is too small for rows of length {n}\nhint: at least memory={least}"
         )
     rows = min(rows, max(n, 1), 1024, max(64, _ROWS_BYTES // max(1, n * itemsize)))
-    total = (2 * n * vectors + (slots + 1) * n * rows) * itemsize
+    total = (copies * n * vectors + (slots + 1) * n * rows) * itemsize
     return Sizes(rows, rows, rows, slots, total), vectors
 
 

@@ -68,10 +68,13 @@ class Space(Protocol):
         """The lower Cholesky factor in place; a failure is reported with ``before`` added to the order of the minor."""
 
     def getrf(self, p: Any, before: int) -> Any:
-        """L and U of a tall panel in place; the row that each row was exchanged with, counted from the first of the panel."""
+        """L and U of a tall panel in place; the exchanges of its rows, for :meth:`swap` and :meth:`pivots`."""
+
+    def pivots(self, exchanges: Any) -> np.ndarray:
+        """The row that each row was exchanged with, counted from the first of the panel; waits for the work."""
 
     def swap(self, x: Any, pivots: Any, back: bool = False) -> None:
-        """Exchange rows as ``pivots`` says."""
+        """Exchange rows as ``pivots`` says: the result of :meth:`getrf`, or an array that does not change."""
 
     def qr(self, a: Any) -> tuple[Any, np.ndarray]:
         """Q in the memory of ``a``, and R on the host."""
@@ -84,10 +87,13 @@ class Space(Protocol):
     def get(self, x: Any) -> np.ndarray: ...
 
     def write(self, x: Any, store: Store, row: int, column: int, lower: bool = False) -> None:
-        """Write a matrix to a store in the background; it must not change before :meth:`flush`.
+        """Write a matrix to a store in the background; it must not change before :meth:`fence` or :meth:`flush`.
 
         ``lower``: what is above the diagonal becomes zero.
         """
+
+    def fence(self) -> None:
+        """Work that is begun from now on may change matrices that are being written."""
 
     def flush(self) -> None:
         """Wait until everything is written."""
@@ -95,10 +101,18 @@ class Space(Protocol):
     def close(self) -> None: ...
 
 
-def through(space: Space, slots: list[Any], pieces: Iterable[Piece], work: Callable[[Piece, Any], None]) -> None:
-    """Call ``work`` with each block in order, while a thread reads the next ones."""
+WRITTEN = object()
+
+
+def through(space: Space, slots: list[Any], items: Iterable[Any], work: Callable[[Piece, Any], None]) -> int:
+    """Go through the items in order, while a thread reads the next blocks.
+
+    An item is a :class:`Piece`: ``work`` is called with its block; or a function: it is called, and a result other than 0 ends
+    everything and is returned; or ``WRITTEN``: nothing that follows is read before all that was written so far is in its store.
+    """
     free: SimpleQueue[Any] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
+    reached: SimpleQueue[None] = SimpleQueue()  # the work has come to a WRITTEN
     stopped = threading.Event()
     for slot in slots:
         free.put(slot)
@@ -106,12 +120,17 @@ def through(space: Space, slots: list[Any], pieces: Iterable[Piece], work: Calla
     def read() -> None:
         try:
             space.enter()
-            for piece in pieces:
-                slot = free.get()
+            for item in items:
+                slot = free.get() if isinstance(item, Piece) else None
+                if slot is not None and not stopped.is_set():
+                    slot.fill(item)
+                ready.put((item, slot))
+                if item is WRITTEN:
+                    reached.get()
                 if stopped.is_set():
                     return
-                slot.fill(piece)
-                ready.put((piece, slot))
+                if item is WRITTEN:
+                    space.flush()
             ready.put(None)
         except BaseException as error:  # raised again by the thread that works
             ready.put(error)
@@ -119,17 +138,25 @@ def through(space: Space, slots: list[Any], pieces: Iterable[Piece], work: Calla
     reader = threading.Thread(target=read, name="lapwing-hosted", daemon=True)
     reader.start()
     try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            piece, slot = item
-            work(piece, slot.block(piece))
-            slot.release()
-            free.put(slot)
+        while (entry := ready.get()) is not None:
+            if isinstance(entry, BaseException):
+                raise entry
+            item, slot = entry
+            if item is WRITTEN:
+                reached.put(None)
+            elif slot is None:
+                if failed := item():
+                    return int(failed)
+            else:
+                work(item, slot.block(item))
+                slot.release()
+                free.put(slot)
     finally:
         stopped.set()
         free.put(slots[0])
+        reached.put(None)
         reader.join()
+    return 0
 
 
 def spans(start: int, stop: int, step: int) -> Iterator[slice]:

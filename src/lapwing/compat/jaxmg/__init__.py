@@ -166,7 +166,10 @@ def syevd(
     a: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_eigenvectors: bool = True,
     return_status: bool = False, pad: bool = True, *, in_specs: Any = None, cyclic_1d: bool = False, donate: bool = False,
 ) -> Any:  # fmt: skip
-    """Eigenvalues and eigenvectors of a Hermitian matrix: w, (w, V), (w, status) or (w, V, status)."""
+    """Eigenvalues and eigenvectors of a Hermitian matrix: w, (w, V), (w, status) or (w, V, status).
+
+    V is split by columns, also where A is split by rows, as in JAXMg.
+    """
     _check_syevd(T_A)
     place = Place("syevd", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     matrix = _in_blocks(place, a) if cyclic_1d else place.matrix(a)
@@ -183,12 +186,21 @@ def syevd(
         w, v = compiled(function, place.mesh, (place.spec,), (specs[0], specs[1] if return_eigenvectors else None), **options)(
             matrix
         )
+    if return_eigenvectors and place.rows:
+        turned = PartitionSpec(None, place.spec[0])
+        v = compiled(_columns_of, place.mesh, (place.spec,), turned, names=place.names)(v)
     discard(donate, a)
     return asked_for((w, True), (v, return_eigenvectors), (finite_status(w), return_status))
 
 
 def _values_alone(a: Any, **options: Any) -> tuple[Any, None]:
     return shard.eigvalsh(a, **options), None
+
+
+def _columns_of(v: Any, names: Any) -> Any:
+    """In a shard_map: my columns of a square matrix, from my rows."""
+    rows, n = v.shape
+    return jax.lax.all_to_all(v.reshape(rows, -1, rows), names, 1, 0, tiled=True).reshape(n, rows)
 
 
 def _check_syevd(tile: int) -> None:
@@ -287,9 +299,7 @@ def syevd_shardmap_ctx(
         )
     w, *v, info = syevd_no_shardmap(a, T_A, return_eigenvectors)
     if v and a.shape[0] < a.shape[1]:
-        names = manual_axes(a)
-        parts = v[0].reshape(v[0].shape[0], -1, a.shape[0])
-        v = [jax.lax.all_to_all(parts, names, 1, 0, tiled=True).reshape(a.shape[1], a.shape[0])]
+        v = [_columns_of(v[0], manual_axes(a))]
     return w, *v, info
 
 

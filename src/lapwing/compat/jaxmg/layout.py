@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import socket
-import warnings
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ...core import libraries
+from ...core.errors import warn
 from ...core.problem import DTYPES
 from ...distributed import shard
 from ...distributed.backends.protocol import check_columns
@@ -62,7 +62,10 @@ class Place:
             )
         for spec in specs if pair else (specs,):
             if not isinstance(spec, PartitionSpec):
-                raise TypeError(f"{name}: in_specs must be PartitionSpecs, got {type(spec).__name__}")
+                raise TypeError(
+                    f"{name}: in_specs must be a PartitionSpec or a {most}-element list/tuple containing one, got"
+                    f" {type(spec).__name__}"
+                )
         self.mesh, self.spec = mesh, specs[0] if pair else specs
         self.b_spec = specs[1] if pair and len(specs) == 2 else PartitionSpec()
         if str(a.dtype) not in DTYPES:
@@ -149,6 +152,8 @@ def placed(place: Place, function: Any, specs: Any, *arrays: Any) -> Any:
 
 def check_rows(name: str, a: Any, b: Any) -> None:
     """Check a right-hand side; under the rows of A the caller may have put others."""
+    if b.ndim != 2:
+        raise LayoutError(f"{name}: b must be a 2D array, got shape {tuple(b.shape)}")
     check_columns(name, a, b)
     if b.shape[0] != min(a.shape):
         raise LayoutError(f"{name}: A and b must have the same number of columns and rows, got {a.shape} and {b.shape}")
@@ -234,7 +239,7 @@ def _say_if_single(a: Any) -> None:
         return
     _said.append(str(a.dtype))
     text = f"the arrays are {a.dtype}: importing jaxmg switches 64-bit numbers on, importing lapwing.compat.jaxmg does not"
-    warnings.warn(f"{text}\nhint: jax.config.update('jax_enable_x64', True)", JaxMgWarning, stacklevel=4)
+    warn(f"{text}\nhint: jax.config.update('jax_enable_x64', True)", JaxMgWarning)
 
 
 def cyclic_1d_layout(A: Any, T_A: int) -> Any:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ...core.errors import warn
 from ...core.plan import bytes_in_words
 from ...core.problem import ITEMSIZE
 from ...core.request import MATRIX, VALUE, Request
@@ -117,7 +117,7 @@ def _announce(name: str, ranks: Any) -> None:
     hint = f"lapwing launch -n {ranks.size} script.py distributes the work: pip install mkl mpi4py mpich"
     if ranks.rank == 0:
         _log.info("%s", text)
-    _on_root(ranks, name, lambda: warnings.warn(f"{text}\nhint: {hint}", UserWarning, stacklevel=2))
+    _on_root(ranks, name, lambda: warn(f"{text}\nhint: {hint}"))
 
 
 def gathered_cost(request: Request, array: Array, machine: Any, note: str, limit: float) -> Cost:

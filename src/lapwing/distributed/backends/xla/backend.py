@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ....core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from ....core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError, warn
 from ....core.plan import bytes_in_words
 from ....core.problem import ITEMSIZE
 from ....core.request import MATRIX, ONE_TRIANGLE, Request
@@ -110,7 +109,7 @@ class OneDevice(Backend):
         where = "every device" if traced(array) else "one device"
         reason, cure = _only_whole(request, traced(array))
         text = f"{name}: a sharded matrix of {size} is gathered to {where}: {reason}\nhint: {cure}"
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warn(text)
 
         def work(a: Any, b: Any) -> tuple[Any, ...]:
             known = {"engine": "auto"} if "engine" in (request.function.__kwdefaults__ or {}) else {}

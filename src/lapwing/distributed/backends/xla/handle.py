@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from ....core.errors import warn
 from ....core.plan import bytes_in_words
 from ....core.request import Request
 from ....frameworks import jax as framework
@@ -196,7 +196,7 @@ def _warn_if_gathered(name: str, assume: str, where: Placement, a: Any, b: Any, 
     if assume not in ("general", "symmetric", "hermitian"):
         reason = "it is split over other axes than the matrix"
     text = f"{name}: b of {bytes_in_words(size)} is gathered to every device: {reason}"
-    warnings.warn(f"{text}\nhint: factor the matrix once, and solve for some columns of b at a time", UserWarning, stacklevel=6)
+    warn(f"{text}\nhint: factor the matrix once, and solve for some columns of b at a time")
 
 
 # by operation: the results, and the status at the end
