@@ -262,7 +262,7 @@ struct Reduction {
     constexpr double BY[] = {1, 1.4, 1.4, 3};
     const int64_t at_once = gpu.multiprocessors * std::max(shape.resident, 1), rounds = (call.batch + at_once - 1) / at_once;
     const double blocks_time = 5950 * BY[call.dtype] * std::pow(double(call.n) / 512, 2.6) * double(rounds);
-    by_team = !fits || (shape.reduce_global && blocks_time > Tridiagonal::team_time(call.dtype, call.batch, call.n, gpu));
+    by_team = !fits || Tridiagonal::by_panels(call.dtype, call.n, gpu) || (shape.reduce_global && blocks_time > Tridiagonal::team_time(call.dtype, call.batch, call.n, gpu));
   }
 };
 
@@ -276,6 +276,7 @@ Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, i
 
 int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) {
   const int64_t several = std::min<int64_t>(call.batch, gpu.multiprocessors);
+  if (Tridiagonal::by_panels(call.dtype, call.n, gpu)) return 1;
   return matrices_per_part(call.batch, int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several);
 }
 
@@ -342,7 +343,7 @@ size_t eigh_batched_scratch(const Frame& frame, const Properties& device) {
 
 bool eigh_needs_products(const Frame& frame, const Properties& device) {
   const Call call = read(frame);
-  return call.vectors && is_reduced(call, device);
+  return is_reduced(call, device) && (call.vectors || Tridiagonal::by_panels(call.dtype, call.n, device));
 }
 
 bool eigh_fits(const Frame& frame, const Properties& device) {

@@ -1,0 +1,330 @@
+// Hermitian matrices that do not fit on the chip to tridiagonal form, LW_PANEL columns in one launch.
+//
+// Within a panel the matrix A stays as it is: the step's matrix is A - V W^H - W V^H with the vectors of the panel's earlier steps, and
+// products of the vendor's library bring A up to date between two panels. A step reads the lower triangle once. The triangle is cut
+// into strips of STRIP columns and these into tiles of TALL rows; each block has the same tiles in all steps. A tile gives two partial
+// sums, over its columns for its rows and over its rows for its columns, which are kept apart and added up in the same order
+// always. The rows of all vectors are spread over the blocks as well, so a step has two barriers: one before the partial sums are
+// added up, which also gives the next column, and one before that column is used.
+//
+//   LW_TEAM   blocks
+//   LW_PANEL  columns of a panel
+//   LW_ROWS   rows of a vector that a block has, and one more: a power of two
+#include "eigh.cuh"
+
+constexpr int BLOCKS = LW_TEAM, PANEL = LW_PANEL, ROWS = LW_ROWS;
+constexpr int WARPS = 16, THREADS = 32 * WARPS, C = 8, STRIP = WARPS * C, TALL = 32 * VEC;
+constexpr int PARTS = THREADS / ROWS, HELD = (PANEL + PARTS - 1) / PARTS;  // threads of a row; columns of V that each has
+constexpr int DOT_LANES = THREADS / (2 * PANEL);
+constexpr int ROW_WARPS = (ROWS + 31) / 32;
+static_assert(DOT_LANES <= 32, "a dot product is added up within a warp");
+
+struct Panel {
+  T* a;       // the lower triangle, column by column
+  T* v;       // row k: the vector of step k
+  T* left;    // [V W] of the panel, column by column
+  T* right;   // [W V]
+  T* x;       // the column that comes next
+  T* rows;    // partial sums: of each strip for the rows
+  T* columns; // and of each block of a strip for its columns
+  T* dots;    // partial sums of V^H u and W^H u
+  Real* forms;    // and of u^H A u
+  Real* squares;  // and of x^H x
+  Real *d, *e;
+  T* tau;
+  int* gate;
+  int gate_from;  // what the gate counted before this launch
+  int n, pitch, first;
+  int chunk;      // rows of a partial dot product
+};
+
+// ---- the barrier of all blocks -----------------------------------------------------------------------------------------
+
+LW_INLINE void pause() {}
+LW_INLINE void arrive(int* gate) {
+  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(gate) : "memory");
+}
+LW_INLINE int arrived(const int* gate) {
+  int count;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(gate) : "memory");
+  return count;
+}
+LW_INLINE void order_after() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+LW_INLINE void wait_for_all(int* gate, int& goal) {
+  goal += BLOCKS;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    arrive(gate);
+    while (arrived(gate) - goal < 0) pause();
+    order_after();
+  }
+  __syncthreads();
+}
+
+// ---- which block has what ----------------------------------------------------------------------------------------------
+
+struct Share {
+  int most, all;  // tiles of the first strip; of all strips
+  LW_INLINE int start(int strip) const { return strip * most - STRIP / TALL * (strip * (strip - 1) / 2); }
+  LW_INLINE int of_block(int block) const { return (int)((i64)block * all / BLOCKS); }
+  LW_INLINE int block_of(int tile) const { return (int)(((i64)(tile + 1) * BLOCKS - 1) / all); }
+};
+
+// Element i of the vector whose first element, at `head`, is 1, from the column x
+LW_INLINE T vector_of(T x, int i, int head, int n, T factor) {
+  return i > head && i < n ? multiply(x, factor) : from_real(Real(i == head));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel at) {
+  const int n = at.n, pitch = at.pitch, base = at.first, t = threadIdx.x, lane = t % 32, warp = t / 32, block = blockIdx.x;
+  const int m = n - base, strips = (m + STRIP - 1) / STRIP, share = (m + BLOCKS - 1) / BLOCKS;
+  Share tiles;
+  tiles.most = (m + TALL - 1) / TALL;
+  tiles.all = tiles.start(strips);
+  const int from = tiles.of_block(block), count = tiles.of_block(block + 1) - from, most = (tiles.all + BLOCKS - 1) / BLOCKS;
+
+  // shared memory
+  Vector* rows_u = (Vector*)memory;               // `most` x 32: u at the rows of each own tile
+  T* columns_u = (T*)(rows_u + most * 32);        // `most` x STRIP: u at the columns of each own strip
+  Vector* parts = (Vector*)(columns_u + most * STRIP);  // 2 x WARPS x 32
+  T* sums = (T*)parts;                            // 2 x THREADS, at another time
+  T* dots = (T*)(parts + 2 * WARPS * 32);         // 2 PANEL
+  T* head_w = dots + 2 * PANEL;                   // 2: w of the next column's row
+  Real* numbers = (Real*)(head_w + 2);            // WARPS, and 2 more
+  int* tile_row = (int*)(numbers + WARPS + 2);    // `most`
+  int* tile_strip = tile_row + most;              // `most`
+  int* slots = tile_strip + most;                 // `strips`: blocks that have tiles of each
+
+  for (int l = t; l < count; l += THREADS) {
+    int strip = 0;
+    while (tiles.start(strip + 1) <= from + l) strip++;
+    tile_strip[l] = strip;
+    tile_row[l] = base + strip * STRIP + (from + l - tiles.start(strip)) * TALL;
+  }
+  for (int s = t; s < strips; s += THREADS) slots[s] = tiles.block_of(tiles.start(s + 1) - 1) - tiles.block_of(tiles.start(s)) + 1;
+  __syncthreads();
+  const int first_strip = count ? tile_strip[0] : 0, strips_here = count ? tile_strip[count - 1] - first_strip + 1 : 0;
+
+  Vector next[C];
+  const auto fetch = [&](int l) {
+    const int row = tile_row[l] + lane * VEC, column = base + tile_strip[l] * STRIP + warp * C;
+#pragma unroll
+    for (int c = 0; c < C; c++)
+      if (row < pitch && column + c < n) next[c] = *(const Vector*)(at.a + (i64)(column + c) * pitch + row);
+  };
+#pragma unroll
+  for (int c = 0; c < C; c++)
+#pragma unroll
+    for (int e = 0; e < VEC; e++) next[c].v[e] = zero();
+
+  // what a thread does for the vectors: row number t % ROWS of its block's, or the row of the next column
+  const int r = t % ROWS, part = t / ROWS, own = base + block * share + r;
+  int goal = at.gate_from;
+  const auto give_column = [&](T x, int k) {  // the next column, k, of which only what lies below the diagonal counts
+    Real square_sum = 0;
+    if (part == 0 && r < share && own < n) {
+      at.x[own] = x;
+      if (own == k) at.d[k] = real(x);
+      if (own > k + 1) square_sum = square(x);
+    }
+    if (warp < ROW_WARPS) {
+      square_sum = sum_lanes<32>(square_sum);
+      if (lane == 0) at.squares[block * ROW_WARPS + warp] = square_sum;
+    }
+  };
+  give_column(part == 0 && r < share && own < n ? at.a[(i64)base * pitch + own] : zero(), base);
+  if (count) fetch(0);
+  wait_for_all(at.gate, goal);
+
+  for (int k = base; k < base + PANEL; k++) {
+    const int done = k - base, head = k + 1;  // columns of V and W; where the new vector begins
+
+    // ---- the new vector u, and A u
+    Real rest = 0, beta;
+    for (int i = lane; i < BLOCKS * ROW_WARPS; i += 32) rest += at.squares[i];
+    rest = sum_lanes<32>(rest);
+    T tau;
+    const T factor = reflector(at.x[head], rest, tau, beta);
+    for (int i = t; i < count * 32; i += THREADS) {
+      const int row = tile_row[i / 32] + i % 32 * VEC;
+      Vector u;
+#pragma unroll
+      for (int e = 0; e < VEC; e++) u.v[e] = zero();
+      if (row < pitch) u = *(const Vector*)(at.x + row);
+#pragma unroll
+      for (int e = 0; e < VEC; e++) u.v[e] = vector_of(u.v[e], row + e, head, n, factor);
+      rows_u[i] = u;
+    }
+    for (int i = t; i < strips_here * STRIP; i += THREADS) {
+      const int column = base + first_strip * STRIP + i;
+      columns_u[i] = vector_of(column < n ? at.x[column] : zero(), column, head, n, factor);
+    }
+    const int chunks = (m + at.chunk - 1) / at.chunk, dot = (block + BLOCKS * warp) / chunks;
+    if (dot < 2 * done) {
+      const int begin = base + (block + BLOCKS * warp) % chunks * at.chunk, end = min(begin + at.chunk, n);
+      const T* line = at.left + (i64)(dot < done ? dot : PANEL + dot - done) * pitch;
+      T sum = zero();
+#pragma unroll 4
+      for (int row = begin + lane * VEC; row < end; row += TALL) {
+        const Vector y = *(const Vector*)(line + row), x = *(const Vector*)(at.x + row);
+#pragma unroll
+        for (int e = 0; e < VEC; e++) sum = add_product(sum, vector_of(x.v[e], row + e, head, n, factor), y.v[e]);
+      }
+      sum = sum_lanes<32>(sum);
+      if (lane == 0) at.dots[block + BLOCKS * warp] = sum;
+    }
+    __syncthreads();
+
+    Real form = 0;
+    T down[C];  // sums over the rows
+#pragma unroll
+    for (int c = 0; c < C; c++) down[c] = zero();
+    for (int l = 0; l < count; l++) {
+      Vector a[C];
+#pragma unroll
+      for (int c = 0; c < C; c++) a[c] = next[c];
+      if (l + 1 < count) fetch(l + 1);
+      const int strip = tile_strip[l], row = tile_row[l], column = base + strip * STRIP + warp * C;
+      const T* uc = columns_u + (strip - first_strip) * STRIP + warp * C;
+      const Vector u = rows_u[l * 32 + lane];
+      Vector across_sum;
+#pragma unroll
+      for (int e = 0; e < VEC; e++) across_sum.v[e] = zero();
+      if (row < base + (strip + 1) * STRIP) {  // on the diagonal
+#pragma unroll
+        for (int c = 0; c < C; c++)
+#pragma unroll
+          for (int e = 0; e < VEC; e++) {
+            const int under = row + lane * VEC + e - column - c;
+            const T x = under == 0 ? from_real(real(a[c].v[e])) : a[c].v[e];
+            across_sum.v[e] = add_plain(across_sum.v[e], select(under >= 0, x, zero()), uc[c]);
+            down[c] = add_product(down[c], u.v[e], select(under > 0, x, zero()));
+          }
+      } else {
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+          const T by = uc[c];
+#pragma unroll
+          for (int e = 0; e < VEC; e++) {
+            across_sum.v[e] = add_plain(across_sum.v[e], a[c].v[e], by);
+            down[c] = add_product(down[c], u.v[e], a[c].v[e]);
+          }
+        }
+      }
+      parts[(l % 2 * WARPS + warp) * 32 + lane] = across_sum;
+      __syncthreads();
+      if (t / TALL == l % (THREADS / TALL)) {
+        const T* list = (const T*)(parts + l % 2 * WARPS * 32) + t % TALL;
+        T sum = zero();
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum = add(sum, list[w * TALL]);
+        const int i = row + t % TALL;
+        if (i < n) at.rows[(i64)strip * pitch + i] = sum;
+        form += real(add_product(zero(), sum, ((const T*)rows_u)[l * TALL + t % TALL]));
+      }
+      if (l + 1 == count || tile_strip[l + 1] != strip) {
+        const int slot = block - tiles.block_of(tiles.start(strip));
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+          const T sum = sum_lanes<32>(down[c]);
+          if (lane == c && column + c < n) {
+            at.columns[(i64)slot * pitch + column + c] = sum;
+            form += real(add_product(zero(), sum, uc[c]));
+          }
+          down[c] = zero();
+        }
+      }
+    }
+    form = sum_lanes<32>(form);
+    if (lane == 0) numbers[warp] = form;
+    __syncthreads();
+    if (t == 0) {
+      form = 0;
+      for (int w = 0; w < WARPS; w++) form += numbers[w];
+      at.forms[block] = form;
+    }
+    if (count) fetch(0);
+    wait_for_all(at.gate, goal);
+
+    // ---- w and the next column, in the block's own rows and in the row where the next vector begins
+    const int row = r < share ? own : head;
+    const bool here = r <= share && row < n && row > k;
+    T product = zero(), column = zero(), u = zero(), held_v[HELD], held_w[HELD];
+    if (here) {
+      const int strip = (row - base) / STRIP;
+#pragma unroll 4
+      for (int s = part; s <= strip; s += PARTS) product = add(product, at.rows[(i64)s * pitch + row]);
+#pragma unroll 4
+      for (int s = part; s < slots[strip]; s += PARTS) product = add(product, at.columns[(i64)s * pitch + row]);
+      if (part == 0) {
+        column = at.a[(i64)head * pitch + row];
+        u = vector_of(at.x[row], row, head, n, factor);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+      const int p = part + PARTS * h;
+      held_v[h] = held_w[h] = zero();
+      if (here && p < done) {
+        held_v[h] = at.left[(i64)p * pitch + row];
+        held_w[h] = at.left[(i64)(PANEL + p) * pitch + row];
+        const T head_v = at.left[(i64)p * pitch + head], before_w = at.left[(i64)(PANEL + p) * pitch + head];
+        column = subtract_product(subtract_product(column, held_v[h], before_w), held_w[h], head_v);
+      }
+    }
+    if (t / DOT_LANES < 2 * PANEL) {
+      const int d = t / DOT_LANES;
+      T sum = zero();
+      if (d < 2 * done)
+#pragma unroll 4
+        for (int c = t % DOT_LANES; c < chunks; c += DOT_LANES) sum = add(sum, at.dots[d * chunks + c]);
+      sum = sum_lanes<DOT_LANES>(sum);
+      if (t % DOT_LANES == 0) dots[d] = sum;
+    }
+    Real form_sum = 0;
+    if (warp == WARPS - 1)
+      for (int i = lane; i < BLOCKS; i += 32) form_sum += at.forms[i];
+    __syncthreads();
+    // dots: first V^H u, from `done` on W^H u
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+      const int p = part + PARTS * h;
+      if (p < done) product = subtract_plain(subtract_plain(product, held_v[h], dots[done + p]), held_w[h], dots[p]);
+    }
+    sums[t] = product;
+    sums[THREADS + t] = column;
+    if (warp == WARPS - 1) {
+      for (int p = lane; p < done; p += 32) form_sum -= 2 * real(add_product(zero(), dots[p], dots[done + p]));
+      form_sum = sum_lanes<32>(form_sum);
+      if (lane == 0) numbers[WARPS] = form_sum;
+    }
+    __syncthreads();
+    T w = zero();
+    if (part == 0) {
+      product = column = zero();
+#pragma unroll 8
+      for (int p = 0; p < PARTS; p++) {
+        product = add(product, sums[p * ROWS + r]);
+        column = add(column, sums[THREADS + p * ROWS + r]);
+      }
+      // w <- tau y - |tau|^2 (u^H y) u / 2
+      if (here) w = subtract(multiply(tau, product), scale(u, Real(0.5) * square(tau) * numbers[WARPS]));
+      if (r == share) head_w[0] = w;
+    }
+    __syncthreads();
+    if (part == 0 && r < share && own < n) {
+      at.left[(i64)done * pitch + own] = at.right[(i64)(PANEL + done) * pitch + own] = u;
+      at.left[(i64)(PANEL + done) * pitch + own] = at.right[(i64)done * pitch + own] = w;
+      at.v[(i64)k * pitch + own] = u;
+    }
+    if (block == 0 && t == 0) {
+      at.e[k] = beta;
+      at.tau[k] = tau;
+    }
+    if (k + 1 < base + PANEL) {
+      give_column(here ? subtract(subtract_product(column, u, head_w[0]), w) : zero(), head);
+      wait_for_all(at.gate, goal);
+    }
+  }
+}
