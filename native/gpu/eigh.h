@@ -10,7 +10,7 @@ namespace lapwing::cuda {
 
 // The largest n that the kernels take, by dtype. Beyond it most of a matrix would be read and written in every step: H200, 2026-11-16,
 // ms, float64 n = 4096 170, cuSOLVER 105.
-constexpr int64_t EIGH_LARGEST[] = {8192, 8192, 8192, 8192};
+constexpr int64_t EIGH_LARGEST[] = {16384, 16384, 16384, 16384};
 
 // From this order on divide and conquer and batched products are faster than rotations. H200, 2026-11-16, float, ms, with vectors:
 // 40 of n = 176 1.0 and 1.9, 40 of 352 2.8 and 6.6, 640 of 512 42 and 118.

@@ -38,7 +38,7 @@ struct Call {
 struct PanelCall {
   void *a, *v, *left, *right, *x, *rows, *columns, *dots, *forms, *squares, *d, *e, *tau;
   int32_t* gate;
-  int32_t gate_from, n, pitch, first, chunk;
+  int32_t gate_from, n, pitch, first, chunk, most_strips;
 };
 struct ValuesCall {
   const void *d, *e, *up;
@@ -122,7 +122,8 @@ int64_t knob(const char* name, int64_t value) {
 // How tridiagonal_panel.cu spreads the n - first last columns of a matrix over blocks
 struct PanelShape {
   int64_t blocks, width, rows;       // width: columns of a panel; rows: of a vector that a block has, and one more
-  int64_t strips, most, chunks, chunk;  // most: tiles of a block at most; chunks: parts of a dot product, of `chunk` rows
+  int64_t strips, most, most_strips;  // most: tiles of a block at most; most_strips: that these lie in
+  int64_t chunks, chunk;              // parts of a dot product, and their rows
   size_t shared;
 
   PanelShape(int32_t dtype, int64_t n, int64_t m, const Properties& gpu) {
@@ -134,10 +135,14 @@ struct PanelShape {
     strips = divided(m, STRIP);
     const int64_t tiles = strips * divided(m, tall) - STRIP / tall * (strips * (strips - 1) / 2);
     most = divided(tiles, blocks);
+    // the last strips are the shortest
+    most_strips = 1;
+    for (int64_t sum = 0; most_strips < strips && sum + 1 < most; most_strips++) sum += divided(m - (strips - most_strips) * STRIP, tall);
+    most_strips = std::min(most_strips + 1, strips);
     const int64_t most_chunks = std::min<int64_t>(PANEL_WARPS * blocks / (2 * width), 32);
     chunk = rounded(divided(m, most_chunks), tall);
     chunks = divided(m, chunk);
-    shared = size_t(most * (512 + STRIP * element) + 2 * PANEL_WARPS * 512 + (2 * width + 2) * element + (PANEL_WARPS + 2) * real +
+    shared = size_t(most * 512 + most_strips * STRIP * element + 2 * PANEL_WARPS * 512 + (2 * width + 2) * element + (PANEL_WARPS + 2) * real +
                     8 * most + 4 * strips);
   }
   bool fits(const Properties& gpu) const {
@@ -222,7 +227,8 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
 }
 
 bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
-  return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, n, gpu)) && n <= DIVIDE_MOST;
+  return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, n, gpu)) &&
+         divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);
 }
 
 bool Tridiagonal::by_panels(int32_t dtype, int64_t n, const Properties& gpu) { return panel_columns(dtype, n, gpu) > 0; }
@@ -300,7 +306,7 @@ int Tridiagonal::reduce_panels(const void* a) {
     const PanelShape shape(frame_.dtype, n_, n_ - first, gpu_);
     const PanelCall call{matrix,  at(v_), left,   right, at(next_), rows, columns, dots, forms, squares, at(d_), at(e_), at(tau_),
                          at<int32_t>(gate_), int32_t(2 * first * shape.blocks), int32_t(n_), int32_t(pitch_), int32_t(first),
-                         int32_t(shape.chunk)};
+                         int32_t(shape.chunk), int32_t(shape.most_strips)};
     if (start_together(frame_, "tridiagonal_panel.cu", text, "tridiagonal_panel", Grid{unsigned(shape.blocks)}, unsigned(PANEL_THREADS),
                        shape.shared, call))
       return 1;

@@ -36,6 +36,7 @@ struct Panel {
   int gate_from;  // what the gate counted before this launch
   int n, pitch, first;
   int chunk;      // rows of a partial dot product
+  int most_strips;  // that the tiles of a block lie in
 };
 
 // ---- the barrier of all blocks -----------------------------------------------------------------------------------------
@@ -86,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
 
   // shared memory
   Vector* rows_u = (Vector*)memory;               // `most` x 32: u at the rows of each own tile
-  T* columns_u = (T*)(rows_u + most * 32);        // `most` x STRIP: u at the columns of each own strip
-  Vector* parts = (Vector*)(columns_u + most * STRIP);  // 2 x WARPS x 32
+  T* columns_u = (T*)(rows_u + most * 32); // most_strips x STRIP: u at the columns of each own strip
+  Vector* parts = (Vector*)(columns_u + at.most_strips * STRIP);  // 2 x WARPS x 32
   T* sums = (T*)parts;                            // 2 x THREADS, at another time
   T* dots = (T*)(parts + 2 * WARPS * 32);         // 2 PANEL
   T* head_w = dots + 2 * PANEL;                   // 2: w of the next column's row
