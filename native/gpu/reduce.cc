@@ -38,7 +38,7 @@ struct Call {
 struct PanelCall {
   void *a, *v, *left, *right, *x, *rows, *columns, *dots, *forms, *squares, *d, *e, *tau;
   int32_t* gate;
-  int32_t gate_from, n, pitch, first, chunk, most_strips;
+  int32_t gate_from, n, pitch, first, chunk, most_strips, kept;
 };
 struct ValuesCall {
   const void *d, *e, *up;
@@ -124,6 +124,7 @@ struct PanelShape {
   int64_t blocks, width, rows;       // width: columns of a panel; rows: of a vector that a block has, and one more
   int64_t strips, most, most_strips;  // most: tiles of a block at most; most_strips: that these lie in
   int64_t chunks, chunk;              // parts of a dot product, and their rows
+  int64_t kept;                       // tiles of a block in shared memory
   size_t shared;
 
   PanelShape(int32_t dtype, int64_t n, int64_t m, const Properties& gpu) {
@@ -142,8 +143,11 @@ struct PanelShape {
     const int64_t most_chunks = std::min<int64_t>(PANEL_WARPS * blocks / (2 * width), 32);
     chunk = rounded(divided(m, most_chunks), tall);
     chunks = divided(m, chunk);
+    const int64_t tile = 8 * PANEL_THREADS * 16;
     shared = size_t(most * 512 + most_strips * STRIP * element + 2 * PANEL_WARPS * 512 + (2 * width + 2) * element + (PANEL_WARPS + 2) * real +
                     8 * most + 4 * strips);
+    kept = std::clamp<int64_t>((gpu.shared_per_block - RESERVED - int64_t(shared)) / tile, 0, std::min(most, knob("LW_X_KEPT", 3)));
+    shared += size_t(kept * tile);
   }
   bool fits(const Properties& gpu) const {
     return rows <= PANEL_THREADS && int64_t(shared) + RESERVED <= gpu.shared_per_block && chunk > 0 &&
@@ -306,7 +310,7 @@ int Tridiagonal::reduce_panels(const void* a) {
     const PanelShape shape(frame_.dtype, n_, n_ - first, gpu_);
     const PanelCall call{matrix,  at(v_), left,   right, at(next_), rows, columns, dots, forms, squares, at(d_), at(e_), at(tau_),
                          at<int32_t>(gate_), int32_t(2 * first * shape.blocks), int32_t(n_), int32_t(pitch_), int32_t(first),
-                         int32_t(shape.chunk), int32_t(shape.most_strips)};
+                         int32_t(shape.chunk), int32_t(shape.most_strips), int32_t(shape.kept)};
     if (start_together(frame_, "tridiagonal_panel.cu", text, "tridiagonal_panel", Grid{unsigned(shape.blocks)}, unsigned(PANEL_THREADS),
                        shape.shared, call))
       return 1;

@@ -4,7 +4,7 @@
 // products of the vendor's library bring A up to date between two panels. A step reads the lower triangle once. The triangle is cut
 // into strips of STRIP columns and these into tiles of TALL rows; each block has the same tiles in all steps. A tile gives two partial
 // sums, over its columns for its rows and over its rows for its columns, which are kept apart and added up in the same order
-// always. The rows of all vectors are spread over the blocks as well, so a step has two barriers: one before the partial sums are
+// always. As many tiles as fit stay in shared memory for the whole panel. The rows of all vectors are spread over the blocks as well, so a step has two barriers: one before the partial sums are
 // added up, which also gives the next column, and one before that column is used.
 //
 //   LW_TEAM   blocks
@@ -37,6 +37,7 @@ struct Panel {
   int n, pitch, first;
   int chunk;      // rows of a partial dot product
   int most_strips;  // that the tiles of a block lie in
+  int kept;         // tiles that a block keeps in shared memory
 };
 
 // ---- the barrier of all blocks -----------------------------------------------------------------------------------------
@@ -86,7 +87,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
   const int from = tiles.of_block(block), count = tiles.of_block(block + 1) - from, most = (tiles.all + BLOCKS - 1) / BLOCKS;
 
   // shared memory
-  Vector* rows_u = (Vector*)memory;               // `most` x 32: u at the rows of each own tile
+  Vector* kept_tiles = (Vector*)memory;           // at.kept x C x THREADS
+  Vector* rows_u = kept_tiles + at.kept * C * THREADS;  // `most` x 32: u at the rows of each own tile
   T* columns_u = (T*)(rows_u + most * 32); // most_strips x STRIP: u at the columns of each own strip
   Vector* parts = (Vector*)(columns_u + at.most_strips * STRIP);  // 2 x WARPS x 32
   T* sums = (T*)parts;                            // 2 x THREADS, at another time
@@ -119,6 +121,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
 #pragma unroll
     for (int e = 0; e < VEC; e++) next[c].v[e] = zero();
 
+  const int kept = min(at.kept, count);
+  for (int l = 0; l < kept; l++) {
+    fetch(l);
+#pragma unroll
+    for (int c = 0; c < C; c++) kept_tiles[(l * C + c) * THREADS + t] = next[c];
+  }
+
   // what a thread does for the vectors: row number t % ROWS of its block's, or the row of the next column
   const int r = t % ROWS, part = t / ROWS, own = base + block * share + r;
   int goal = at.gate_from;
@@ -135,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
     }
   };
   give_column(part == 0 && r < share && own < n ? at.a[(i64)base * pitch + own] : zero(), base);
-  if (count) fetch(0);
+  if (kept < count) fetch(kept);
   wait_for_all(at.gate, goal);
 
   for (int k = base; k < base + PANEL; k++) {
@@ -184,8 +193,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
     for (int l = 0; l < count; l++) {
       Vector a[C];
 #pragma unroll
-      for (int c = 0; c < C; c++) a[c] = next[c];
-      if (l + 1 < count) fetch(l + 1);
+      for (int c = 0; c < C; c++) a[c] = l < kept ? kept_tiles[(l * C + c) * THREADS + t] : next[c];
+      if (l >= kept && l + 1 < count) fetch(l + 1);
       const int strip = tile_strip[l], row = tile_row[l], column = base + strip * STRIP + warp * C;
       const T* uc = columns_u + (strip - first_strip) * STRIP + warp * C;
       const Vector u = rows_u[l * 32 + lane];
@@ -245,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
       for (int w = 0; w < WARPS; w++) form += numbers[w];
       at.forms[block] = form;
     }
-    if (count) fetch(0);
+    if (kept < count) fetch(kept);
     wait_for_all(at.gate, goal);
 
     // ---- w and the next column, in the block's own rows and in the row where the next vector begins
