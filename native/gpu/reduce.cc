@@ -1,7 +1,6 @@
 #include "gpu/reduce.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "gpu/divide.h"
 #include "gpu/vendor.h"
@@ -114,11 +113,6 @@ TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& g
 
 constexpr int64_t PANEL_WARPS = 16, PANEL_THREADS = 32 * PANEL_WARPS, STRIP = 8 * PANEL_WARPS;  // as there
 
-int64_t knob(const char* name, int64_t value) {
-  const char* text = std::getenv(name);
-  return text ? std::atoll(text) : value;
-}
-
 // How tridiagonal_panel.cu spreads the n - first last columns of a matrix over blocks
 struct PanelShape {
   int64_t blocks, width, rows;       // width: columns of a panel; rows: of a vector that a block has, and one more
@@ -130,7 +124,7 @@ struct PanelShape {
   PanelShape(int32_t dtype, int64_t n, int64_t m, const Properties& gpu) {
     const int64_t element = int64_t(size_of(dtype)), tall = 32 * 16 / element, real = dtype >= C64 ? element / 2 : element;
     blocks = gpu.multiprocessors;
-    width = knob("LW_X_PANEL", 32);
+    width = 32;
     while (width > 8 && PANEL_WARPS * blocks < 2 * width) width /= 2;
     rows = power_of_two(divided(n, blocks) + 1);  // the same for all panels: one kernel
     strips = divided(m, STRIP);
@@ -146,7 +140,7 @@ struct PanelShape {
     const int64_t tile = 8 * PANEL_THREADS * 16;
     shared = size_t(most * 512 + most_strips * STRIP * element + 2 * PANEL_WARPS * 512 + (2 * width + 2) * element + (PANEL_WARPS + 2) * real +
                     8 * most + 4 * strips);
-    kept = std::clamp<int64_t>((gpu.shared_per_block - RESERVED - int64_t(shared)) / tile, 0, std::min(most, knob("LW_X_KEPT", 3)));
+    kept = std::clamp<int64_t>((gpu.shared_per_block - RESERVED - int64_t(shared)) / tile, 0, most);
     shared += size_t(kept * tile);
   }
   bool fits(const Properties& gpu) const {
@@ -155,18 +149,22 @@ struct PanelShape {
   }
 };
 
-// The largest order up to which the team keeps a matrix on the chip, and is faster than panels
+// Of a team's columns, the share in global memory beyond which panels are used. H200: float32 n = 4096 has 0.38, float64 n = 3072 0.5.
+constexpr double FAR_MOST = 0.4;
+
+double far_share(const TeamShape& s) { return s.all_sets ? 1 - double(s.sets + s.shared_sets) / s.all_sets : 1; }
+
+// The order from which on the team reduces what panels leave of a matrix: all of it is on the chip
 int64_t chip_order(int32_t dtype, const Properties& gpu) {
   constexpr int64_t LARGEST[] = {2048, 1536, 1536, 1024};
-  for (int64_t n = knob("LW_X_CHIP", LARGEST[dtype]); n >= 64; n -= 32) {
-    const TeamShape s = shape_for(dtype, 1, n, gpu);
-    if (s.all_sets && s.all_sets == s.sets + s.shared_sets) return n;
-  }
+  for (int64_t n = LARGEST[dtype]; n >= 64; n -= 32)
+    if (far_share(shape_for(dtype, 1, n, gpu)) == 0) return n;
   return 0;
 }
 
-// Columns of a matrix that are reduced in panels, 0 where it fits on the chip
+// Columns of a matrix that are reduced in panels, 0 where the team reduces all of it
 int64_t panel_columns(int32_t dtype, int64_t n, const Properties& gpu) {
+  if (far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
   const int64_t rest = chip_order(dtype, gpu);
   const PanelShape shape(dtype, n, n, gpu);
   return n > rest && rest > 0 && shape.fits(gpu) ? rounded(n - rest, shape.width) : 0;
