@@ -21,6 +21,9 @@ int64_t power_of_two(int64_t at_least) {
   return p;
 }
 
+// Shared memory of tridiagonal_values
+int64_t values_bytes(int64_t n) { return (rounded(n, 8) * 2 + VALUE_THREADS / 32) * 8; }
+
 // Shared memory of tridiagonal_factor
 int64_t factor_bytes(int64_t width, int64_t element) { return width * (width + 2) * element; }
 
@@ -149,7 +152,9 @@ struct PanelShape {
   }
 };
 
-// Of a team's columns, the share in global memory beyond which panels are used. H200: float32 n = 4096 has 0.38, float64 n = 3072 0.5.
+// Panels are used for larger matrices, and where more of a team's columns are in global memory. H200: float32 n = 4096 has 0.38,
+// float64 n = 3072 0.5.
+constexpr int64_t TEAM_LARGEST[] = {4096, 2048, 2048, 1024};
 constexpr double FAR_MOST = 0.4;
 
 double far_share(const TeamShape& s) { return s.all_sets ? 1 - double(s.sets + s.shared_sets) / s.all_sets : 1; }
@@ -164,7 +169,7 @@ int64_t chip_order(int32_t dtype, const Properties& gpu) {
 
 // Columns of a matrix that are reduced in panels, 0 where the team reduces all of it
 int64_t panel_columns(int32_t dtype, int64_t n, const Properties& gpu) {
-  if (far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
+  if (n <= TEAM_LARGEST[dtype] && far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
   const int64_t rest = chip_order(dtype, gpu);
   const PanelShape shape(dtype, n, n, gpu);
   return n > rest && rest > 0 && shape.fits(gpu) ? rounded(n - rest, shape.width) : 0;
@@ -228,7 +233,8 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
   divide_ = take(divide_bytes(batch, n, real_dtype_));
 }
 
-bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
+bool Tridiagonal::fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu) {
+  if (!vectors && values_bytes(n) + RESERVED > gpu.shared_per_block) return false;
   return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, n, gpu)) &&
          divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);
 }
@@ -346,7 +352,7 @@ int Tridiagonal::values(void* w, int32_t* info, int64_t first, int64_t count) {
   const ValuesCall call{at(d_), at(e_), at(up_), at<int32_t>(reduced_), w, info, batch_, int32_t(n_), int32_t(first), int32_t(count)};
   return start(frame_, "tridiagonal_values.cu", options(real_dtype_, false, 16, " -DLW_LANES=%d", int(lanes)),
                "tridiagonal_values", grid_for(batch_ * divided(count, VALUE_THREADS / lanes)), unsigned(VALUE_THREADS),
-               size_t((rounded(n_, 8) * 2 + VALUE_THREADS / 32) * 8), call);
+               size_t(values_bytes(n_)), call);
 }
 
 // Z <- (I - Y_0 V_0^H) (I - Y_1 V_1^H) ... Z, where I - Y V^H is the product of `width` reflections

@@ -17,6 +17,8 @@ constexpr int WARPS = 16, THREADS = 32 * WARPS, C = 8, STRIP = WARPS * C, TALL =
 constexpr int PARTS = THREADS / ROWS, HELD = (PANEL + PARTS - 1) / PARTS;  // threads of a row; columns of V that each has
 constexpr int DOT_LANES = THREADS / (2 * PANEL);
 constexpr int ROW_WARPS = (ROWS + 31) / 32;
+constexpr int MOST_CHUNKS = 32;  // parts of a dot product
+constexpr int DOT_PARTS = (MOST_CHUNKS + DOT_LANES - 1) / DOT_LANES, FORMS = (BLOCKS + 31) / 32, SQUARES = (BLOCKS * ROW_WARPS + 31) / 32;
 static_assert(DOT_LANES <= 32, "a dot product is added up within a warp");
 
 struct Panel {
@@ -64,13 +66,21 @@ LW_INLINE void wait_for_all(int* gate, int& goal) {
   __syncthreads();
 }
 
+LW_INLINE Vector empty() {
+  Vector x;
+#pragma unroll
+  for (int e = 0; e < VEC; e++) x.v[e] = zero();
+  return x;
+}
+
 // ---- which block has what ----------------------------------------------------------------------------------------------
 
 struct Share {
   int most, all;  // tiles of the first strip; of all strips
+  int blocks;     // that have tiles: the first ones
   LW_INLINE int start(int strip) const { return strip * most - STRIP / TALL * (strip * (strip - 1) / 2); }
-  LW_INLINE int of_block(int block) const { return (int)((i64)block * all / BLOCKS); }
-  LW_INLINE int block_of(int tile) const { return (int)(((i64)(tile + 1) * BLOCKS - 1) / all); }
+  LW_INLINE int of_block(int block) const { return block < blocks ? (int)((i64)block * all / blocks) : all; }
+  LW_INLINE int block_of(int tile) const { return (int)(((i64)(tile + 1) * blocks - 1) / all); }
 };
 
 // Element i of the vector whose first element, at `head`, is 1, from the column x
@@ -84,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
   Share tiles;
   tiles.most = (m + TALL - 1) / TALL;
   tiles.all = tiles.start(strips);
+  tiles.blocks = min(BLOCKS, tiles.all);
   const int from = tiles.of_block(block), count = tiles.of_block(block + 1) - from, most = (tiles.all + BLOCKS - 1) / BLOCKS;
 
   // shared memory
@@ -113,13 +124,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
   const auto fetch = [&](int l) {
     const int row = tile_row[l] + lane * VEC, column = base + tile_strip[l] * STRIP + warp * C;
 #pragma unroll
-    for (int c = 0; c < C; c++)
-      if (row < pitch && column + c < n) next[c] = *(const Vector*)(at.a + (i64)(column + c) * pitch + row);
+    for (int c = 0; c < C; c++) {
+      if (row < pitch && column + c < n)
+        next[c] = *(const Vector*)(at.a + (i64)(column + c) * pitch + row);
+      else  // what the tile before had there may be anything, above the diagonal
+        next[c] = empty();
+    }
   };
-#pragma unroll
-  for (int c = 0; c < C; c++)
-#pragma unroll
-    for (int e = 0; e < VEC; e++) next[c].v[e] = zero();
 
   const int kept = min(at.kept, count);
   for (int l = 0; l < kept; l++) {
@@ -151,38 +162,50 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
     const int done = k - base, head = k + 1;  // columns of V and W; where the new vector begins
 
     // ---- the new vector u, and A u
-    Real rest = 0, beta;
-    for (int i = lane; i < BLOCKS * ROW_WARPS; i += 32) rest += at.squares[i];
-    rest = sum_lanes<32>(rest);
-    T tau;
-    const T factor = reflector(at.x[head], rest, tau, beta);
-    for (int i = t; i < count * 32; i += THREADS) {
-      const int row = tile_row[i / 32] + i % 32 * VEC;
-      Vector u;
+    // loads first: all of them are on their way at once
+    Real square_parts[SQUARES], rest = 0, beta;
 #pragma unroll
-      for (int e = 0; e < VEC; e++) u.v[e] = zero();
-      if (row < pitch) u = *(const Vector*)(at.x + row);
-#pragma unroll
-      for (int e = 0; e < VEC; e++) u.v[e] = vector_of(u.v[e], row + e, head, n, factor);
-      rows_u[i] = u;
-    }
-    for (int i = t; i < strips_here * STRIP; i += THREADS) {
-      const int column = base + first_strip * STRIP + i;
-      columns_u[i] = vector_of(column < n ? at.x[column] : zero(), column, head, n, factor);
-    }
-    const int chunks = (m + at.chunk - 1) / at.chunk, dot = (block + BLOCKS * warp) / chunks;
+    for (int i = 0; i < SQUARES; i++) square_parts[i] = lane + 32 * i < BLOCKS * ROW_WARPS ? at.squares[lane + 32 * i] : Real(0);
+    const T alpha = at.x[head];
+    const auto row_of = [&](int i) { return tile_row[i / 32] + i % 32 * VEC; };
+    const auto column_of = [&](int i) { return base + first_strip * STRIP + i; };
+    const auto load_rows = [&](int i) { return i < count * 32 && row_of(i) < pitch ? *(const Vector*)(at.x + row_of(i)) : empty(); };
+    const auto load_column = [&](int i) { return i < strips_here * STRIP && column_of(i) < n ? at.x[column_of(i)] : zero(); };
+    Vector x_rows = load_rows(t);
+    T x_column = load_column(t);
+    const int chunks = (m + at.chunk - 1) / at.chunk, unit = block + BLOCKS * warp, dot = unit / chunks;
+    T dot_rest = zero(), dot_head = zero();  // y^H u: what comes with the factor, and the element at the head
     if (dot < 2 * done) {
-      const int begin = base + (block + BLOCKS * warp) % chunks * at.chunk, end = min(begin + at.chunk, n);
+      const int begin = base + unit % chunks * at.chunk, end = min(begin + at.chunk, n);
       const T* line = at.left + (i64)(dot < done ? dot : PANEL + dot - done) * pitch;
-      T sum = zero();
 #pragma unroll 4
       for (int row = begin + lane * VEC; row < end; row += TALL) {
         const Vector y = *(const Vector*)(line + row), x = *(const Vector*)(at.x + row);
 #pragma unroll
-        for (int e = 0; e < VEC; e++) sum = add_product(sum, vector_of(x.v[e], row + e, head, n, factor), y.v[e]);
+        for (int e = 0; e < VEC; e++) {
+          dot_rest = add_product(dot_rest, row + e > head ? x.v[e] : zero(), y.v[e]);
+          if (row + e == head) dot_head = conjugate(y.v[e]);
+        }
       }
-      sum = sum_lanes<32>(sum);
-      if (lane == 0) at.dots[block + BLOCKS * warp] = sum;
+    }
+#pragma unroll
+    for (int i = 0; i < SQUARES; i++) rest += square_parts[i];
+    rest = sum_lanes<32>(rest);
+    T tau;
+    const T factor = reflector(alpha, rest, tau, beta);
+    for (int i = t; i < count * 32; i += THREADS) {
+      if (i != t) x_rows = load_rows(i);
+#pragma unroll
+      for (int e = 0; e < VEC; e++) x_rows.v[e] = vector_of(x_rows.v[e], row_of(i) + e, head, n, factor);
+      rows_u[i] = x_rows;
+    }
+    for (int i = t; i < strips_here * STRIP; i += THREADS) {
+      if (i != t) x_column = load_column(i);
+      columns_u[i] = vector_of(x_column, column_of(i), head, n, factor);
+    }
+    if (dot < 2 * done) {
+      const T sum = sum_lanes<32>(add(multiply(dot_rest, factor), dot_head));
+      if (lane == 0) at.dots[unit] = sum;
     }
     __syncthreads();
 
@@ -260,41 +283,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tridiagonal_panel(Panel
     // ---- w and the next column, in the block's own rows and in the row where the next vector begins
     const int row = r < share ? own : head;
     const bool here = r <= share && row < n && row > k;
-    T product = zero(), column = zero(), u = zero(), held_v[HELD], held_w[HELD];
-    if (here) {
-      const int strip = (row - base) / STRIP;
-#pragma unroll 4
-      for (int s = part; s <= strip; s += PARTS) product = add(product, at.rows[(i64)s * pitch + row]);
-#pragma unroll 4
-      for (int s = part; s < slots[strip]; s += PARTS) product = add(product, at.columns[(i64)s * pitch + row]);
-      if (part == 0) {
-        column = at.a[(i64)head * pitch + row];
-        u = vector_of(at.x[row], row, head, n, factor);
-      }
-    }
+    // loads first, as above
+    T product = zero(), column = zero(), u = zero(), held_v[HELD], held_w[HELD], head_v[HELD], before_w[HELD], dot_parts[DOT_PARTS];
+    Real form_parts[FORMS];
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
       const int p = part + PARTS * h;
-      held_v[h] = held_w[h] = zero();
-      if (here && p < done) {
-        held_v[h] = at.left[(i64)p * pitch + row];
-        held_w[h] = at.left[(i64)(PANEL + p) * pitch + row];
-        const T head_v = at.left[(i64)p * pitch + head], before_w = at.left[(i64)(PANEL + p) * pitch + head];
-        column = subtract_product(subtract_product(column, held_v[h], before_w), held_w[h], head_v);
+      const bool needed = here && p < done;
+      held_v[h] = needed ? at.left[(i64)p * pitch + row] : zero();
+      held_w[h] = needed ? at.left[(i64)(PANEL + p) * pitch + row] : zero();
+      head_v[h] = needed ? at.left[(i64)p * pitch + head] : zero();
+      before_w[h] = needed ? at.left[(i64)(PANEL + p) * pitch + head] : zero();
+    }
+    const int own_dot = t / DOT_LANES;
+#pragma unroll
+    for (int i = 0; i < DOT_PARTS; i++) {
+      const int c = t % DOT_LANES + DOT_LANES * i;
+      dot_parts[i] = own_dot < 2 * done && c < chunks ? at.dots[own_dot * chunks + c] : zero();
+    }
+#pragma unroll
+    for (int i = 0; i < FORMS; i++) form_parts[i] = warp == WARPS - 1 && lane + 32 * i < BLOCKS ? at.forms[lane + 32 * i] : Real(0);
+    if (here) {
+      if (part == 0) {
+        column = at.a[(i64)head * pitch + row];
+        u = at.x[row];
       }
-    }
-    if (t / DOT_LANES < 2 * PANEL) {
-      const int d = t / DOT_LANES;
-      T sum = zero();
-      if (d < 2 * done)
+      const int strip = (row - base) / STRIP, both = strip + 1 + slots[strip];
 #pragma unroll 4
-        for (int c = t % DOT_LANES; c < chunks; c += DOT_LANES) sum = add(sum, at.dots[d * chunks + c]);
-      sum = sum_lanes<DOT_LANES>(sum);
-      if (t % DOT_LANES == 0) dots[d] = sum;
+      for (int s = part; s < both; s += PARTS)
+        product = add(product, s <= strip ? at.rows[(i64)s * pitch + row] : at.columns[(i64)(s - strip - 1) * pitch + row]);
+      if (part == 0) u = vector_of(u, row, head, n, factor);
     }
+#pragma unroll
+    for (int h = 0; h < HELD; h++) column = subtract_product(subtract_product(column, held_v[h], before_w[h]), held_w[h], head_v[h]);
+    T dot_sum = zero();
+#pragma unroll
+    for (int i = 0; i < DOT_PARTS; i++) dot_sum = add(dot_sum, dot_parts[i]);
+    dot_sum = sum_lanes<DOT_LANES>(dot_sum);
+    if (t % DOT_LANES == 0) dots[own_dot] = dot_sum;
     Real form_sum = 0;
-    if (warp == WARPS - 1)
-      for (int i = lane; i < BLOCKS; i += 32) form_sum += at.forms[i];
+#pragma unroll
+    for (int i = 0; i < FORMS; i++) form_sum += form_parts[i];
     __syncthreads();
     // dots: first V^H u, from `done` on W^H u
 #pragma unroll
