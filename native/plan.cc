@@ -249,7 +249,7 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], batch = frame.size[0];
   if (n < cuda::EIGH_REDUCED_FROM) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
-  return n <= cuda::EIGH_CHOSEN[frame.dtype];
+  return n <= (frame.op == EIGH ? cuda::EIGH_CHOSEN : cuda::EIGH_CHOSEN_VALUES)[frame.dtype];
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
