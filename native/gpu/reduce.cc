@@ -152,24 +152,25 @@ struct PanelShape {
   }
 };
 
-// Panels are used for larger matrices, and where more of a team's columns are in global memory. H200: float32 n = 4096 has 0.38,
-// float64 n = 3072 0.5.
-constexpr int64_t TEAM_LARGEST[] = {4096, 2048, 2048, 1024};
+// Panels are used for larger matrices, and where more of a team's columns are in global memory. H200, 2026-11-16, ms with vectors,
+// panels and the team alone: float32 n = 3072 24.6 and 32.9, 4096 42 and 61; float64 1536 10.4 and 12.6, 2048 16.5 and 18.2; complex64
+// 2048 17.7 and 19.1. Several teams work on a batch at the same time, panels on one matrix after the other.
+constexpr int64_t TEAM_LARGEST[] = {2048, 1024, 1024, 1024}, TEAMS_LARGEST[] = {2048, 2048, 2048, 1024};
 constexpr double FAR_MOST = 0.4;
 
 double far_share(const TeamShape& s) { return s.all_sets ? 1 - double(s.sets + s.shared_sets) / s.all_sets : 1; }
 
 // The order from which on the team reduces what panels leave of a matrix: all of it is on the chip
 int64_t chip_order(int32_t dtype, const Properties& gpu) {
-  constexpr int64_t LARGEST[] = {2048, 1536, 1536, 1024};
+  constexpr int64_t LARGEST[] = {2048, 1024, 1024, 1024};
   for (int64_t n = LARGEST[dtype]; n >= 64; n -= 32)
     if (far_share(shape_for(dtype, 1, n, gpu)) == 0) return n;
   return 0;
 }
 
 // Columns of a matrix that are reduced in panels, 0 where the team reduces all of it
-int64_t panel_columns(int32_t dtype, int64_t n, const Properties& gpu) {
-  if (n <= TEAM_LARGEST[dtype] && far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
+int64_t panel_columns(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  if (n <= (batch > 1 ? TEAMS_LARGEST : TEAM_LARGEST)[dtype] && far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
   const int64_t rest = chip_order(dtype, gpu);
   const PanelShape shape(dtype, n, n, gpu);
   return n > rest && rest > 0 && shape.fits(gpu) ? rounded(n - rest, shape.width) : 0;
@@ -190,9 +191,9 @@ int64_t TeamShape::mail_bytes(int32_t dtype, int64_t n) const {
   return team == 1 ? 0 : teams * 16 * n * int64_t(size_of(dtype));
 }
 
-Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team)
+Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team, bool by_panels)
     : frame_(frame), gpu_(gpu), batch_(batch), n_(n), element_(int64_t(size_of(frame.dtype))),
-      real_(frame.dtype >= C64 ? element_ / 2 : element_), panels_(by_team && batch == 1 ? panel_columns(frame.dtype, n, gpu) : 0),
+      real_(frame.dtype >= C64 ? element_ / 2 : element_), panels_(by_panels ? panel_columns(frame.dtype, 1, n, gpu) : 0),
       pitch_(rounded(n, panels_ ? 32 : 16 / element_)),
       width_(n < 1024 || frame.dtype >= C64 || factor_bytes(128, element_) > gpu.shared_per_block ? 64 : 128), blocks_(divided(n, width_)),
       real_dtype_(frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype), shape_(shape_for(frame.dtype, batch, n - panels_, gpu)) {
@@ -235,11 +236,13 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
 
 bool Tridiagonal::fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu) {
   if (!vectors && values_bytes(n) + RESERVED > gpu.shared_per_block) return false;
-  return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, n, gpu)) &&
+  return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, 1, n, gpu)) &&
          divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);
 }
 
-bool Tridiagonal::by_panels(int32_t dtype, int64_t n, const Properties& gpu) { return panel_columns(dtype, n, gpu) > 0; }
+bool Tridiagonal::by_panels(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  return panel_columns(dtype, batch, n, gpu) > 0;
+}
 
 int Tridiagonal::place(char* block) {
   block_ = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(block) + ALIGNED - 1) / ALIGNED * ALIGNED);

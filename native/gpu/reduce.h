@@ -22,12 +22,12 @@ struct TeamShape {
 
 class Tridiagonal {
  public:
-  // by_team: reduce() is called, not take(). Matrices that do not fit on the chip: a batch of one, by team
-  Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team);
+  // by_team: reduce() is called, not take(). by_panels: it reduces panels of columns before the rest; a batch of one, by team
+  Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team, bool by_panels);
   // Whether the kernels can do this on this GPU
   static bool fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu);
-  // Whether a matrix does not fit on the chip, so that panels of its columns are reduced before the rest
-  static bool by_panels(int32_t dtype, int64_t n, const Properties& gpu);
+  // Whether panels are the faster way
+  static bool by_panels(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu);
   // Microseconds of a reduction by teams, about
   static double team_time(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu);
 
