@@ -44,24 +44,13 @@ struct Panel {
 
 // ---- the barrier of all blocks -----------------------------------------------------------------------------------------
 
-LW_INLINE void pause() {}
-LW_INLINE void arrive(int* gate) {
-  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(gate) : "memory");
-}
-LW_INLINE int arrived(const int* gate) {
-  int count;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(gate) : "memory");
-  return count;
-}
-LW_INLINE void order_after() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-
 LW_INLINE void wait_for_all(int* gate, int& goal) {
   goal += BLOCKS;
   __syncthreads();
   if (threadIdx.x == 0) {
     arrive(gate);
     while (arrived(gate) - goal < 0) pause();
-    order_after();
+    see_all();
   }
   __syncthreads();
 }
