@@ -143,7 +143,7 @@ std::string needs_products(const Place& place) {
 }
 
 std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
-  if (!cuda::eigh_fits(frame, *place.gpu)) return too_large_for(frame, cuda::EIGH_LARGEST[frame.dtype]);
+  if (!cuda::eigh_fits(frame, *place.gpu)) return too_large_for(frame, cuda::EIGH_LARGEST);
   return cuda::eigh_needs_products(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
 }
 
@@ -245,14 +245,11 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
   return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
 }
 
-// A GPU wants to be filled: rotations need many matrices, teams of blocks take one. H200 (2026-11-16), ms with vectors, against
-// cuSOLVER: float32 n = 160 1.0 / 1.6, 512 1.9 / 5.1, 2048 10.9 / 24.8, 4096 61 / 89; float64 192 1.0 / 1.9, 2048 18.8 / 27.1; complex64
-// 2048 19.9 / 29.0; complex128 1024 11.8 / 12.8, 2048 52 / 37.
+// A GPU wants to be filled: rotations need many matrices, teams of blocks take one.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], batch = frame.size[0];
   if (n < cuda::EIGH_REDUCED_FROM) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
-  constexpr int64_t largest[] = {4096, 2048, 2048, 1024};
-  return n <= largest[frame.dtype];
+  return n <= (frame.op == EIGH ? cuda::EIGH_CHOSEN : cuda::EIGH_CHOSEN_VALUES)[frame.dtype];
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }

@@ -9,6 +9,7 @@
 namespace lapwing::cuda {
 namespace {
 
+constexpr int64_t RESERVED = 1024;  // of a block's shared memory, for the driver
 constexpr int64_t LEAF = 32;  // rows of a leaf at most, as in divide_leaf.cu
 constexpr int LEAF_THREADS = 64, ROOT_THREADS = 256;
 constexpr int32_t COPIED = 32;  // deflated eigenvectors that a block copies
@@ -38,7 +39,7 @@ int64_t leaves_of(int64_t n) {
 // As in divide.cuh.
 struct Call {
   void *d, *e, *values, *joined, *pole, *weight, *base, *offset, *squares, *rho, *turns, *turned, *row, *place, *rank, *head, *up;
-  void *from, *to, *u, *w, *info;
+  void *from, *to, *u, *w, *info, *room;
   int64_t batch;
   int32_t n, pitch, pairs, parts;
 };
@@ -47,6 +48,7 @@ struct Call {
 struct Layout {
   Call call{};
   void* other;  // eigenvectors, of every other level
+  void* room;   // of large merges
   int64_t bytes = 0;
 
   Layout(int64_t batch, int64_t n, int64_t real, char* block) {
@@ -65,6 +67,7 @@ struct Layout {
     call.head = take(16 * n);
     call.turns = take(2 * real * n);
     call.up = take(real);
+    room = take(26 * n + 8192);
     other = take(n * n * real);
     call.u = take(n * pitch * real);
     call.batch = batch;
@@ -75,15 +78,22 @@ struct Layout {
 
 char* aligned(void* block) { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(block) + 255) / 256 * 256); }
 
-// One level: the parts in call.values and call.from are joined to call.pairs pairs in call.joined and call.to.
-int join(Frame& frame, int32_t dtype, int width, const Call& call, int64_t shared_per_block) {
-  const int64_t pairs = call.batch * call.pairs, size = largest(call.pairs, call.n), half = largest(2 * call.pairs, call.n);
+// Shared memory of divide_product.cu: STAGES * STAGE there, and two lists
+int64_t product_shared(int32_t dtype, int64_t size, int64_t side) {
   const int64_t real = dtype ? 8 : 4;
+  return 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real + side * real + 4 * size;
+}
+
+// One level: the parts in call.values and call.from are joined to call.pairs pairs in call.joined and call.to.
+int join(Frame& frame, int32_t dtype, int width, Call call, void* room, int64_t shared_per_block) {
+  const int64_t pairs = call.batch * call.pairs, size = largest(call.pairs, call.n), half = largest(2 * call.pairs, call.n);
 
   const int32_t threads = int32_t(std::clamp<int64_t>(rounded(size / 2, 32), 64, 512));
   const int64_t even = rounded(size, 2), merge_shared = 256 + 16 * size + 8 * even + 4 * parts_of(size, 32);
+  const bool on_chip = merge_shared + RESERVED <= shared_per_block;
+  call.room = on_chip ? nullptr : room;
   if (start(frame, "divide_merge.cu", options(dtype, false, 16), "divide_merge", grid_for(pairs), unsigned(threads),
-            size_t(merge_shared), call, threads))
+            size_t(on_chip ? merge_shared : 0), call, threads))
     return 1;
 
   const int64_t all = call.batch * call.n;
@@ -100,19 +110,20 @@ int join(Frame& frame, int32_t dtype, int width, const Call& call, int64_t share
     return 1;
 
   const auto tiles = [&](int64_t side) { return parts_of(size, side) * 2 * parts_of(half, side); };
-  const auto product_shared = [&](int64_t side) {  // STAGES * STAGE there, and two lists
-    return 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real + side * real + 4 * size;
-  };
-  const int side = half <= 64 || pairs * tiles(128) < FEW_TILES || product_shared(128) > shared_per_block ? 64 : 128;
+  const int side = half <= 64 || pairs * tiles(128) < FEW_TILES || product_shared(dtype, size, 128) > shared_per_block ? 64 : 128;
   const int product_threads = side == 64 ? 128 : 256;
   const int resident = dtype ? 1 : side == 64 ? 4 : 2;
   const std::string product =
       options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d -DLW_RESIDENT=%d", product_threads, side, resident);
   return start(frame, "divide_product.cu", product, "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads),
-               size_t(product_shared(side)), call, int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
+               size_t(product_shared(dtype, size, side)), call, int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
 }
 
 }  // namespace
+
+bool divide_fits(int64_t n, int32_t real_dtype, int64_t shared_per_block) {
+  return n <= DIVIDE_MOST && product_shared(real_dtype, n, 64) + RESERVED <= shared_per_block;
+}
 
 int64_t divide_bytes(int64_t batch, int64_t n, int32_t real_dtype) {
   return 256 + Layout(batch, n, int64_t(size_of(real_dtype)), nullptr).bytes;
@@ -151,7 +162,7 @@ int divide(Frame& frame, int64_t batch, int64_t n, int32_t real_dtype, void* d, 
     std::swap(call.values, call.joined);
     call.pairs /= 2;
     call.w = call.pairs == 1 ? w : nullptr;
-    if (join(frame, real_dtype, width, call, shared_per_block)) return 1;
+    if (join(frame, real_dtype, width, call, layout.room, shared_per_block)) return 1;
   }
   return 0;
 }

@@ -5,8 +5,11 @@
 
 namespace lapwing::cuda {
 
-// The largest n whose merges fit in a block's shared memory.
-constexpr int64_t DIVIDE_MOST = 8192;
+// The largest n that was run.
+constexpr int64_t DIVIDE_MOST = 16384;
+
+// Whether matrices of order n are supported on a GPU that allows a block this much shared memory.
+bool divide_fits(int64_t n, int32_t real_dtype, int64_t shared_per_block);
 
 // Bytes of scratch that divide() needs.
 int64_t divide_bytes(int64_t batch, int64_t n, int32_t real_dtype);

@@ -5,7 +5,7 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int MOST_REPEATS = 200;  // more launches than any operation has for one matrix
+constexpr int MOST_REPEATS = 600;  // more launches than any operation has for one matrix
 
 thread_local Dry* dry = nullptr;
 

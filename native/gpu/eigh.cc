@@ -253,29 +253,32 @@ int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout
 // Which kernel reduces: a block for each matrix, as above, or teams of blocks.
 struct Reduction {
   Shape shape;
-  bool by_team;
+  bool by_team, by_panels;
 
-  Reduction(const Call& call, const Properties& gpu) : shape(shape_of(call, gpu)) {
+  Reduction(const Call& call, const Properties& gpu)
+      : shape(shape_of(call, gpu)), by_panels(Tridiagonal::by_panels(call.dtype, call.batch, call.n, gpu)) {
     const bool fits = call.n <= LARGEST_OF_ROTATIONS && int64_t(shape.reduce_shared) + RESERVED <= gpu.shared_per_block;
     // H200, 2026-11-16, float, ms: 40 of n = 176 0.29, by teams 0.37; 40 of 352 2.2 and 1.15, 640 of 512 30 and 35; double: 40 of
     // 352 3.0 and 2.6
     constexpr double BY[] = {1, 1.4, 1.4, 3};
     const int64_t at_once = gpu.multiprocessors * std::max(shape.resident, 1), rounds = (call.batch + at_once - 1) / at_once;
     const double blocks_time = 5950 * BY[call.dtype] * std::pow(double(call.n) / 512, 2.6) * double(rounds);
-    by_team = !fits || (shape.reduce_global && blocks_time > Tridiagonal::team_time(call.dtype, call.batch, call.n, gpu));
+    by_team = !fits || by_panels || (shape.reduce_global && blocks_time > Tridiagonal::team_time(call.dtype, call.batch, call.n, gpu));
   }
 };
 
 bool is_reduced(const Call& call, const Properties& gpu) {
-  return call.n >= EIGH_REDUCED_FROM && call.n <= EIGH_LARGEST[call.dtype] && Tridiagonal::fits(call.dtype, call.n, gpu);
+  return call.n >= EIGH_REDUCED_FROM && call.n <= EIGH_LARGEST && Tridiagonal::fits(call.dtype, call.n, call.vectors, gpu);
 }
 
 Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, int64_t batch) {
-  return {frame, gpu, batch, call.n, call.vectors, Reduction(call, gpu).by_team};
+  const Reduction how(call, gpu);
+  return {frame, gpu, batch, call.n, call.vectors, how.by_team, how.by_panels};
 }
 
 int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) {
   const int64_t several = std::min<int64_t>(call.batch, gpu.multiprocessors);
+  if (Reduction(call, gpu).by_panels) return 1;
   return matrices_per_part(call.batch, int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several);
 }
 
@@ -342,7 +345,7 @@ size_t eigh_batched_scratch(const Frame& frame, const Properties& device) {
 
 bool eigh_needs_products(const Frame& frame, const Properties& device) {
   const Call call = read(frame);
-  return call.vectors && is_reduced(call, device);
+  return is_reduced(call, device) && (call.vectors || Reduction(call, device).by_panels);
 }
 
 bool eigh_fits(const Frame& frame, const Properties& device) {

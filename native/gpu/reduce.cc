@@ -21,6 +21,9 @@ int64_t power_of_two(int64_t at_least) {
   return p;
 }
 
+// Shared memory of tridiagonal_values
+int64_t values_bytes(int64_t n) { return (rounded(n, 8) * 2 + VALUE_THREADS / 32) * 8; }
+
 // Shared memory of tridiagonal_factor
 int64_t factor_bytes(int64_t width, int64_t element) { return width * (width + 2) * element; }
 
@@ -32,7 +35,12 @@ struct Call {
   const int32_t* state;
   void *mail, *rest;
   int64_t batch;
-  int32_t n, pitch, v_rows, shared_sets, sets;
+  int32_t n, pitch, v_rows, shared_sets, sets, ld, line;
+};
+struct PanelCall {
+  void *a, *v, *left, *right, *x, *rows, *columns, *dots, *forms, *squares, *d, *e, *tau;
+  int32_t* gate;
+  int32_t gate_from, n, pitch, first, chunk, most_strips, kept;
 };
 struct ValuesCall {
   const void *d, *e, *up;
@@ -104,6 +112,70 @@ TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& g
   return best;
 }
 
+// ---- panels of columns: tridiagonal_panel.cu ---------------------------------------------------------------------
+
+constexpr int64_t PANEL_WARPS = 16, PANEL_THREADS = 32 * PANEL_WARPS, STRIP = 8 * PANEL_WARPS;  // as there
+
+// How tridiagonal_panel.cu spreads the n - first last columns of a matrix over blocks
+struct PanelShape {
+  int64_t blocks, width, rows;       // width: columns of a panel; rows: of a vector that a block has, and one more
+  int64_t strips, most, most_strips;  // most: tiles of a block at most; most_strips: that these lie in
+  int64_t chunks, chunk;              // parts of a dot product, and their rows
+  int64_t kept;                       // tiles of a block in shared memory
+  size_t shared;
+
+  PanelShape(int32_t dtype, int64_t n, int64_t m, const Properties& gpu) {
+    const int64_t element = int64_t(size_of(dtype)), tall = 32 * 16 / element, real = dtype >= C64 ? element / 2 : element;
+    blocks = gpu.multiprocessors;
+    width = 32;
+    while (width > 8 && PANEL_WARPS * blocks < 2 * width) width /= 2;
+    rows = power_of_two(divided(n, blocks) + 1);  // the same for all panels: one kernel
+    strips = divided(m, STRIP);
+    const int64_t tiles = strips * divided(m, tall) - STRIP / tall * (strips * (strips - 1) / 2);
+    most = divided(tiles, blocks);
+    // the last strips are the shortest
+    most_strips = 1;
+    for (int64_t sum = 0; most_strips < strips && sum + 1 < most; most_strips++) sum += divided(m - (strips - most_strips) * STRIP, tall);
+    most_strips = std::min(most_strips + 1, strips);
+    const int64_t most_chunks = std::min<int64_t>(PANEL_WARPS * blocks / (2 * width), 32);
+    chunk = rounded(divided(m, most_chunks), tall);
+    chunks = divided(m, chunk);
+    const int64_t tile = 8 * PANEL_THREADS * 16;
+    shared = size_t(most * 512 + most_strips * STRIP * element + 2 * PANEL_WARPS * 512 + (2 * width + 2) * element + (PANEL_WARPS + 2) * real +
+                    8 * most + 4 * strips);
+    kept = std::clamp<int64_t>((gpu.shared_per_block - RESERVED - int64_t(shared)) / tile, 0, most);
+    shared += size_t(kept * tile);
+  }
+  bool fits(const Properties& gpu) const {
+    return rows <= PANEL_THREADS && int64_t(shared) + RESERVED <= gpu.shared_per_block && chunk > 0 &&
+           2 * width * chunks <= PANEL_WARPS * blocks;
+  }
+};
+
+// Panels are used for larger matrices, and where more of a team's columns are in global memory. H200, 2026-11-16, ms with vectors,
+// panels and the team alone: float32 n = 3072 24.6 and 32.9, 4096 42 and 61; float64 1536 10.4 and 12.6, 2048 16.5 and 18.2; complex64
+// 2048 17.7 and 19.1. Several teams work on a batch at the same time, panels on one matrix after the other.
+constexpr int64_t TEAM_LARGEST[] = {2048, 1024, 1024, 1024}, TEAMS_LARGEST[] = {2048, 2048, 2048, 1024};
+constexpr double FAR_MOST = 0.4;
+
+double far_share(const TeamShape& s) { return s.all_sets ? 1 - double(s.sets + s.shared_sets) / s.all_sets : 1; }
+
+// The order from which on the team reduces what panels leave of a matrix: all of it is on the chip
+int64_t chip_order(int32_t dtype, const Properties& gpu) {
+  constexpr int64_t LARGEST[] = {2048, 1024, 1024, 1024};
+  for (int64_t n = LARGEST[dtype]; n >= 64; n -= 32)
+    if (far_share(shape_for(dtype, 1, n, gpu)) == 0) return n;
+  return 0;
+}
+
+// Columns of a matrix that are reduced in panels, 0 where the team reduces all of it
+int64_t panel_columns(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  if (n <= (batch > 1 ? TEAMS_LARGEST : TEAM_LARGEST)[dtype] && far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
+  const int64_t rest = chip_order(dtype, gpu);
+  const PanelShape shape(dtype, n, n, gpu);
+  return n > rest && rest > 0 && shape.fits(gpu) ? rounded(n - rest, shape.width) : 0;
+}
+
 }  // namespace
 
 int64_t TeamShape::shared_bytes(int32_t dtype, int64_t n) const {
@@ -119,18 +191,20 @@ int64_t TeamShape::mail_bytes(int32_t dtype, int64_t n) const {
   return team == 1 ? 0 : teams * 16 * n * int64_t(size_of(dtype));
 }
 
-Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team)
+Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team, bool by_panels)
     : frame_(frame), gpu_(gpu), batch_(batch), n_(n), element_(int64_t(size_of(frame.dtype))),
-      real_(frame.dtype >= C64 ? element_ / 2 : element_), pitch_(rounded(n, 16 / element_)),
+      real_(frame.dtype >= C64 ? element_ / 2 : element_), panels_(by_panels ? panel_columns(frame.dtype, 1, n, gpu) : 0),
+      pitch_(rounded(n, panels_ ? 32 : 16 / element_)),
       width_(n < 1024 || frame.dtype >= C64 || factor_bytes(128, element_) > gpu.shared_per_block ? 64 : 128), blocks_(divided(n, width_)),
-      real_dtype_(frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype), shape_(shape_for(frame.dtype, batch, n, gpu)) {
+      real_dtype_(frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype), shape_(shape_for(frame.dtype, batch, n - panels_, gpu)) {
   const auto take = [&](int64_t bytes) {
     const size_t start = total_;
     total_ += size_t(rounded(bytes, int64_t(ALIGNED)));
     return start;
   };
   state_ = take(batch * 4);
-  mail_ = take(by_team ? shape_.mail_bytes(frame.dtype, n) : 0);  // cleared together with the states and with what follows
+  gate_ = take(panels_ ? 4 : 0);
+  mail_ = take(by_team ? shape_.mail_bytes(frame.dtype, n - panels_) : 0);  // cleared together with the states and with what follows
   reduced_ = take(batch * 4);
   rest_ = take(by_team ? shape_.rest_bytes() : 0);
   d_ = take(batch * n * real_);
@@ -139,10 +213,18 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
   const int64_t rows = blocks_ * width_;
   tau_ = take(batch * rows * element_);
   if (!by_team) block_tau_ = take(batch * n * element_);
-  if (vectors || !by_team) y_ = take(batch * rows * pitch_ * element_);
+  if (vectors || !by_team || panels_) y_ = take(batch * rows * pitch_ * element_);
+  if (vectors || panels_) v_ = take(batch * rows * pitch_ * element_);
+  if (panels_) {
+    const PanelShape shape(frame.dtype, n, n, gpu);
+    scaled_ = take(ALIGNED + real_);
+    next_ = take(pitch_ * element_);
+    sides_ = take(4 * shape.width * pitch_ * element_);
+    sums_ = take(((shape.strips + shape.blocks) * pitch_ + PANEL_WARPS * shape.blocks) * element_ +
+                 (1 + divided(shape.rows, 32)) * shape.blocks * real_);
+  }
   if (!vectors) return;
   divided_ = take(batch * 4);
-  v_ = take(batch * rows * pitch_ * element_);
   gram_ = take(batch * rows * width_ * element_);
   factor_ = take(batch * rows * width_ * element_);
   w_ = take(batch * n * real_);
@@ -152,13 +234,19 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
   divide_ = take(divide_bytes(batch, n, real_dtype_));
 }
 
-bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
-  return shape_for(dtype, 1, n, gpu).all_sets > 0 && n <= DIVIDE_MOST;
+bool Tridiagonal::fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu) {
+  if (!vectors && values_bytes(n) + RESERVED > gpu.shared_per_block) return false;
+  return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, 1, n, gpu)) &&
+         divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);
+}
+
+bool Tridiagonal::by_panels(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  return panel_columns(dtype, batch, n, gpu) > 0;
 }
 
 int Tridiagonal::place(char* block) {
   block_ = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(block) + ALIGNED - 1) / ALIGNED * ALIGNED);
-  if (!v_) return 0;
+  if (!v_) return 0;  // no products
   for (const vendor::Library library : {vendor::blas, vendor::dense_blas})
     if (const char* reason = vendor::missing(library)) return fail(frame_, "engine batched: %s", reason);
   blas_.emplace(frame_);
@@ -168,21 +256,81 @@ int Tridiagonal::place(char* block) {
 // A = Q T Q^H with Q = H_0 H_1 ..., H_k = I - tau_k v_k v_k^H
 int Tridiagonal::reduce(const void* a) {
   const bool upper = frame_.flags & UPPER;
+  return fill(frame_, at(state_), 0, reduced_ + batch_ * sizeof(int32_t) - state_) ||
+         start(frame_, "tridiagonal_measure.cu", options(frame_.dtype, upper, access_width({a})), "tridiagonal_measure",
+               grid_for(batch_ * divided(n_, MEASURE_ROWS)), 256, 0, a, at<int32_t>(state_), batch_, int32_t(n_), int32_t(MEASURE_ROWS)) ||
+         (panels_ ? reduce_panels(a) : reduce_rest(a, at<int32_t>(state_), at(up_), 0, upper, false));
+}
+
+// The rows and columns from `first` on, which begin at `a`
+int Tridiagonal::reduce_rest(const void* a, const int32_t* state, void* up, int64_t first, bool upper, bool flip) {
   const TeamShape& s = shape_;
+  const int64_t n = n_ - first;
   const std::string text =
       options(frame_.dtype, upper, access_width({a}),
-              " -DLW_RW=%d -DLW_CW=%d -DLW_Q=%d -DLW_C=%d -DLW_SETS=%d -DLW_TEAM=%d -DLW_FAR=%d", s.rw, s.cw, s.q, s.c, s.sets, s.team,
-              s.all_sets > s.sets + s.shared_sets);
-  const Call call{a,           v_ ? at(v_) : nullptr, at(d_),         at(e_),          at(tau_),
-                  at(up_),     at<int32_t>(reduced_), at<int32_t>(state_), at(mail_),  at(rest_),
-                  batch_,      int32_t(n_),           int32_t(pitch_), int32_t(blocks_ * width_), s.shared_sets,
-                  s.all_sets};
-  return fill(frame_, at(state_), 0, reduced_ + batch_ * sizeof(int32_t) - state_) ||
-         start(frame_, "tridiagonal.cu", text, "tridiagonal_measure", grid_for(batch_ * divided(n_, MEASURE_ROWS)), 256, 0, a,
-               at<int32_t>(state_), batch_, int32_t(n_), int32_t(MEASURE_ROWS)) ||
-         (s.team == 1 ? start<Call> : start_together<Call>)(frame_, "tridiagonal.cu", text, "tridiagonal",
+              " -DLW_RW=%d -DLW_CW=%d -DLW_Q=%d -DLW_C=%d -DLW_SETS=%d -DLW_TEAM=%d -DLW_FAR=%d -DLW_FLIP=%d", s.rw, s.cw, s.q, s.c,
+              s.sets, s.team, s.all_sets > s.sets + s.shared_sets, flip);
+  const Call call{a,
+                  v_ ? at<char>(v_) + first * (pitch_ + 1) * element_ : nullptr,
+                  at<char>(d_) + first * real_,
+                  at<char>(e_) + first * real_,
+                  at<char>(tau_) + first * element_,
+                  up,
+                  at<int32_t>(reduced_),
+                  state,
+                  at(mail_),
+                  at(rest_),
+                  batch_,
+                  int32_t(n),
+                  int32_t(pitch_),
+                  int32_t(blocks_ * width_ - first),
+                  s.shared_sets,
+                  s.all_sets,
+                  int32_t(first ? pitch_ : n_),
+                  int32_t(pitch_ - first)};
+  return (s.team == 1 ? start<Call> : start_together<Call>)(frame_, "tridiagonal.cu", text, "tridiagonal",
                                                        Grid{unsigned(s.team * s.teams)}, unsigned(s.threads()),
-                                                       size_t(s.shared_bytes(frame_.dtype, n_)), call);
+                                                       size_t(s.shared_bytes(frame_.dtype, n)), call);
+}
+
+// The first panels_ columns in panels, with products in between, then the rest on the chip
+int Tridiagonal::reduce_panels(const void* a) {
+  const bool upper = frame_.flags & UPPER;
+  const PanelShape all(frame_.dtype, n_, n_, gpu_);
+  const std::string text = options(frame_.dtype, false, 16, " -DLW_TEAM=%d -DLW_PANEL=%d -DLW_ROWS=%d", int(all.blocks),
+                                   int(all.width), int(all.rows));
+  char *matrix = at<char>(y_), *left = at<char>(sides_), *right = left + 2 * all.width * pitch_ * element_, *sums = at<char>(sums_);
+  const auto part = [&](int64_t elements, int64_t size) {
+    char* place = sums;
+    sums += elements * size;
+    return place;
+  };
+  char *rows = part(all.strips * pitch_, element_), *columns = part(all.blocks * pitch_, element_),
+       *dots = part(PANEL_WARPS * all.blocks, element_), *forms = part(all.blocks, real_), *squares = sums;
+  int32_t* scaled = at<int32_t>(scaled_);
+  if (fill(frame_, at(v_), 0, size_t(blocks_ * width_ * pitch_ * element_)) ||
+      fill(frame_, left, 0, size_t(4 * all.width * pitch_ * element_)) || fill(frame_, at(next_), 0, size_t(pitch_ * element_)) ||
+      start(frame_, "tridiagonal_measure.cu", options(frame_.dtype, upper, access_width({a})), "tridiagonal_copy", grid_for(divided(pitch_, 32) * divided(n_, 32)), 256,
+            size_t(32 * 33 * element_), a, at<int32_t>(state_), matrix, at(up_), scaled, int32_t(n_), int32_t(pitch_)))
+    return 1;
+  for (int64_t first = 0; first < panels_; first += all.width) {
+    const PanelShape shape(frame_.dtype, n_, n_ - first, gpu_);
+    const PanelCall call{matrix,  at(v_), left,   right, at(next_), rows, columns, dots, forms, squares, at(d_), at(e_), at(tau_),
+                         at<int32_t>(gate_), int32_t(2 * first * shape.blocks), int32_t(n_), int32_t(pitch_), int32_t(first),
+                         int32_t(shape.chunk), int32_t(shape.most_strips), int32_t(shape.kept)};
+    if (start_together(frame_, "tridiagonal_panel.cu", text, "tridiagonal_panel", Grid{unsigned(shape.blocks)}, unsigned(PANEL_THREADS),
+                       shape.shared, call))
+      return 1;
+    // the lower triangle of A <- A - [V W] [W V]^H
+    const int64_t step = std::max<int64_t>(512, rounded(divided(n_ - first, 6), 64));
+    for (int64_t begin = first + all.width; begin < n_; begin += step)
+      if (blas_->gemm(vendor::OP_NONE, vendor::OP_ADJOINT, n_ - begin, std::min(step, n_ - begin), 2 * all.width, -1,
+                      left + begin * element_, pitch_, right + begin * element_, pitch_, 1,
+                      matrix + begin * (pitch_ + 1) * element_, pitch_))
+        return 1;
+  }
+  return reduce_rest(matrix + panels_ * (pitch_ + 1) * element_, scaled, at<char>(scaled_) + ALIGNED, panels_, true,
+                     frame_.dtype >= C64);
 }
 
 double Tridiagonal::team_time(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
@@ -207,7 +355,7 @@ int Tridiagonal::values(void* w, int32_t* info, int64_t first, int64_t count) {
   const ValuesCall call{at(d_), at(e_), at(up_), at<int32_t>(reduced_), w, info, batch_, int32_t(n_), int32_t(first), int32_t(count)};
   return start(frame_, "tridiagonal_values.cu", options(real_dtype_, false, 16, " -DLW_LANES=%d", int(lanes)),
                "tridiagonal_values", grid_for(batch_ * divided(count, VALUE_THREADS / lanes)), unsigned(VALUE_THREADS),
-               size_t((rounded(n_, 8) * 2 + VALUE_THREADS / 32) * 8), call);
+               size_t(values_bytes(n_)), call);
 }
 
 // Z <- (I - Y_0 V_0^H) (I - Y_1 V_1^H) ... Z, where I - Y V^H is the product of `width` reflections

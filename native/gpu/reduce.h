@@ -22,10 +22,12 @@ struct TeamShape {
 
 class Tridiagonal {
  public:
-  // by_team: reduce() is called, not take()
-  Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team);
+  // by_team: reduce() is called, not take(). by_panels: it reduces panels of columns before the rest; a batch of one, by team
+  Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team, bool by_panels);
   // Whether the kernels can do this on this GPU
-  static bool fits(int32_t dtype, int64_t n, const Properties& gpu);
+  static bool fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu);
+  // Whether panels are the faster way
+  static bool by_panels(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu);
   // Microseconds of a reduction by teams, about
   static double team_time(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu);
 
@@ -53,14 +55,16 @@ class Tridiagonal {
     return reinterpret_cast<T*>(block_ + offset);
   }
   int back();
+  int reduce_rest(const void* a, const int32_t* state, void* up, int64_t first, bool upper, bool flip);
+  int reduce_panels(const void* a);
 
   Frame& frame_;
   const Properties& gpu_;
-  const int64_t batch_, n_, element_, real_, pitch_, width_, blocks_;
+  const int64_t batch_, n_, element_, real_, panels_, pitch_, width_, blocks_;  // panels_: columns that are reduced in panels
   const int32_t real_dtype_;
   TeamShape shape_;
   size_t state_ = 0, reduced_ = 0, divided_ = 0, mail_ = 0, rest_ = 0, d_ = 0, e_ = 0, up_ = 0, tau_ = 0, block_tau_ = 0, v_ = 0, y_ = 0, gram_ = 0,
-         factor_ = 0, w_ = 0, z_ = 0, wide_ = 0, product_ = 0, divide_ = 0, total_ = 0;
+         factor_ = 0, gate_ = 0, scaled_ = 0, next_ = 0, sides_ = 0, sums_ = 0, w_ = 0, z_ = 0, wide_ = 0, product_ = 0, divide_ = 0, total_ = 0;
   char* block_ = nullptr;
   std::optional<cublas::Dense> blas_;
 };

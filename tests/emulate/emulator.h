@@ -440,6 +440,10 @@ template <class V, class W>
 EMULATOR void __hip_atomic_store(V* to, W x, int, int) {
   *to = V(x);
 }
+template <class V, class W>
+EMULATOR V __hip_atomic_fetch_add(V* to, W x, int, int) {
+  return std::exchange(*to, V(*to + x));
+}
 
 // A lane of the other half of the wave brings nothing that may be used.
 template <class V, class F>

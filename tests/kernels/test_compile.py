@@ -256,13 +256,13 @@ def svd_kernels():
 def reduced_kernels():
     """Those of spectra by way of tridiagonal matrices, on a GPU without clusters: one block for a matrix, and teams of them."""
     gpu = (108, 166912, 80, "NVIDIA A100-SXM4-80GB")
+    shapes = [(dtype, batch, n) for dtype in range(4) for batch, n in ((1, 600), (500, 200), (30, 600))]
     return {
         job
-        for dtype in range(4)
-        for batch, n in ((1, 600), (500, 200), (30, 600))
+        for dtype, batch, n in [*shapes, (0, 1, 3000), (3, 1, 3000)]  # panels of columns: the widest and the narrowest element
         for op in ("eigh", "eigvalsh")
         for job in native.kernels(OPS[op], dtype, CUDA, 0, ENGINES["batched"], 0, 0, (batch, n, 0, n), gpu)
-        if job[0].startswith(("tridiagonal", "eigh_panel"))
+        if job[0].startswith(("tridiagonal", "eigh_panel")) and (n < 3000 or job[0] == "tridiagonal_panel.cu")
     }
 
 

@@ -31,6 +31,17 @@ def test_answers(child, emulated, dtype, n, batch, multiprocessors, reduction): 
 
 
 @pytest.mark.slow
+def test_panels(child, emulated):  # noqa: F811
+    """A matrix that does not fit on the chip of a GPU this small: panels of columns, several strips of tiles."""
+    code = """
+    a = hermitian("complex128", 1, 203)
+    check_eigh(a, "batched", False)
+    """
+    calls, _ = child(code, **emulated, MOCK_MULTIPROCESSORS="2", MOCK_SHARED="69000")
+    assert {"tridiagonal_panel", "tridiagonal", "tridiagonal_give"} <= set(harness.launched(calls))
+
+
+@pytest.mark.slow
 def test_failures(child, emulated):  # noqa: F811
     """A matrix that is not finite spoils its own answers alone; zeros and numbers of any size are no problem."""
     child(

@@ -172,6 +172,14 @@ def test_large_batches(build, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_merges(build, dtype):
+    """Pairs that are too large for shared memory are merged in global memory."""
+    solve = build(("merge_shared + RESERVED <= shared_per_block", "size < 40"))
+    check(solve, 131, dtype, ["random", "integers", "glued Wilkinson", "low rank"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [7, 40])
 def test_not_finite(solve, n, dtype):
     """A matrix with NaN or infinity has info 1 and NaN as its result; the others are as they are by themselves."""

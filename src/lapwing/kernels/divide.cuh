@@ -31,6 +31,7 @@ struct Divide {
   Real *from, *to, *u;    // eigenvectors of the parts, of the pairs (one to a row), and the factor between them
   Real *w;                // the result, at the last level; null before
   int *info;
+  char *room;             // memory of divide_merge where a pair is too large for shared memory; null: shared memory
   i64 batch;
   int n, pitch, pairs, parts;  // pitch: elements between rows of u
 };

@@ -5,14 +5,15 @@
 #define LW_NEGLIGIBLE (4 * (double)LW_EPS)
 #define LW_HALF_ROOT 0.70710678118654752440
 
-// Shared memory: `size` elements of each of the first four, a bit for each of the fifth, and two words for each warp.
+// In shared memory, or in global memory where that is too small: `size` elements of each of the first four, a bit for each of the
+// fifth, and two words for each warp.
 struct Room {
   double *d, *z;
   int *code, *list;
   unsigned* close;
   u64* counts;
 
-  LW_INLINE Room(int size) {
+  LW_INLINE Room(char* memory, int size) {
     const int even = (size + 1) & ~1;
     counts = (u64*)memory;
     d = (double*)(counts + 32);
@@ -90,7 +91,8 @@ extern "C" __global__ void divide_merge(Divide at, int threads) {
   for (i64 index = blockIdx.x; index < at.batch * at.pairs; index += gridDim.x) {
     const Pair pair = Pair::of(at, index, false);
     const int size = pair.size(), left = pair.middle - pair.begin, lane = threadIdx.x % 32;
-    const Room room(size);
+    // 25 bytes for each row are enough, and 512 more to begin at a multiple of 256
+    const Room room(at.room ? at.room + (pair.first * 25 + 255 & ~(i64)255) + index * 512 : memory, size);
     const Real coupling = at.e[pair.first + left - 1];
     const double rho = 2 * fabs((double)coupling);
 

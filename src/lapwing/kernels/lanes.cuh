@@ -169,7 +169,8 @@ LW_INLINE void finish_copies() {
 // ---- what other blocks write meanwhile ---------------------------------------------------------------------------
 
 // `acquire` sees all that came before a `release`. After a barrier, a release also covers what the other threads of the block
-// wrote. `tell_far` and `look` order nothing: each word says itself whether it is the one that is waited for.
+// wrote. `tell_far` and `look` order nothing: each word says itself whether it is the one that is waited for. `arrive` counts the own
+// block, with all that it wrote, at a gate; `see_all`, after `arrived` gave the count of all blocks, sees what they wrote.
 #if LW_AMD
 LW_INLINE int acquire(const int* from) { return __hip_atomic_load(from, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
 LW_INLINE void release(int* to, int value) { __hip_atomic_store(to, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT); }
@@ -181,6 +182,9 @@ LW_INLINE void look(const unsigned long long* from, unsigned long long& one, uns
   one = __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
   two = __hip_atomic_load(from + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+LW_INLINE void arrive(int* gate) { __hip_atomic_fetch_add(gate, 1, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
+LW_INLINE int arrived(const int* gate) { return __hip_atomic_load(gate, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+LW_INLINE void see_all() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 LW_INLINE void pause() { __builtin_amdgcn_s_sleep(1); }
 LW_INLINE void pause_briefly() { __builtin_amdgcn_s_sleep(1); }
 #else
@@ -198,6 +202,15 @@ LW_INLINE void tell_far(unsigned long long* to, unsigned long long one, unsigned
 LW_INLINE void look(const unsigned long long* from, unsigned long long& one, unsigned long long& two) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(one), "=l"(two) : "l"(from) : "memory");
 }
+LW_INLINE void arrive(int* gate) {
+  asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(gate) : "memory");
+}
+LW_INLINE int arrived(const int* gate) {
+  int count;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(gate) : "memory");
+  return count;
+}
+LW_INLINE void see_all() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 LW_INLINE void pause() {}  // whoever looks for what is written soon does not sleep
 LW_INLINE void pause_briefly() { __nanosleep(20); }
 #endif

@@ -14,6 +14,7 @@
 //   LW_SETS       sets of LW_C columns that a thread holds in registers
 //   LW_FAR        1: there are columns in global memory
 //   LW_TEAM       blocks of a team
+//   LW_FLIP       1: the matrices are the conjugates of what is to be reduced
 #include "eigh.cuh"
 
 constexpr int RW = LW_RW, CW = LW_CW, Q = LW_Q, C = LW_C, SETS = LW_SETS, TEAM = LW_TEAM;
@@ -32,12 +33,13 @@ struct Call {
   T* tau;   // v_rows of each matrix
   Real* up; // the factor that brings eigenvalues back
   int* info;
-  const int* state;  // tridiagonal_measure
+  const int* state;  // of tridiagonal_measure.cu
   u64* mail;         // 4 n WORDS words of each team, zeros at first
   Vector* rest;      // columns that do not fit on the chip
   i64 batch;
   int n, pitch, v_rows;
   int shared_sets, sets;  // sets of columns in shared memory, and all of them
+  int ld, line;           // elements from row to row of a matrix; elements of a row of v that are written
 };
 
 struct Room {
@@ -161,7 +163,7 @@ struct Place {
   LW_INLINE bool needs(int set, int k, int n) const { return column(set, C - 1) > k && column(set, 0) < n; }
 };
 
-LW_INLINE Vector load_rows(const T* a, int n, int row, int column, Real down) {
+LW_INLINE Vector load_rows(const T* a, int n, int ld, int row, int column, Real down) {
   Vector x;
 #pragma unroll
   for (int e = 0; e < VEC; e++) {
@@ -169,8 +171,8 @@ LW_INLINE Vector load_rows(const T* a, int n, int row, int column, Real down) {
     T y = zero();
     if (i < n && column < n && down != 0) {
       const bool there = LW_UPPER ? i <= column : i >= column;
-      y = load_element(there ? a + (i64)i * n + column : a + (i64)column * n + i);
-      y = i == column ? from_real(real(y)) : there ? y : conjugate(y);
+      y = load_element(there ? a + (i64)i * ld + column : a + (i64)column * ld + i);
+      y = i == column ? from_real(real(y)) : there != LW_FLIP ? y : conjugate(y);
       y = scale(y, down);
     }
     x.v[e] = y;
@@ -245,25 +247,6 @@ LW_INLINE void step_far(Vector* at, const Room& room, const Place& p, int n, int
       for (int c = 0; c < C; c++) at[(c * Q + q) * THREADS] = a[c][q];
 }
 
-// state <- 2048 + the exponent of the largest element of each matrix, or 1 << 20 where one is not finite; zeros at first
-extern "C" __global__ void __launch_bounds__(256) tridiagonal_measure(const T* a, int* state, i64 batch, int n, int rows) {
-  const int parts = (n + rows - 1) / rows, lane = threadIdx.x % 32;
-  for (i64 job = blockIdx.x; job < batch * parts; job += gridDim.x) {
-    const i64 m = job / parts;
-    const int first = (int)(job - m * parts) * rows, end = min(first + rows, n);
-    int most = 0;
-    for (int i = first + threadIdx.x / 32; i < end; i += 8)
-      for (int j = LW_UPPER ? i + lane : lane; LW_UPPER ? j < n : j <= i; j += 32) {
-        T x = load_element(a + (m * n + i) * n + j);
-        if (i == j) x = from_real(real(x));
-        const Real size = magnitude(x);
-        most = max(most, !is_finite(x) ? 1 << 20 : size > 0 ? 2048 + ilogb(size) : 0);
-      }
-    most = most_of_lanes((unsigned)most);
-    if (lane == 0 && most > 0) atomicMax(state + m, most);
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(Call call) {
   const int n = call.n, t = threadIdx.x, team = blockIdx.x / TEAM, teams = gridDim.x / TEAM;
   Place p;
@@ -291,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
   for (i64 m = team; m < call.batch; m += teams, round++) {
     const int state = call.state[m];
     const bool good = state < (1 << 20);
-    const T* from = call.a + m * n * n;
+    const T* from = call.a + m * n * call.ld;
     Real down, up;
     scaling(state > 0 && good ? ldexp(Real(1), state - 2048) : Real(0), down, up);
     if (!good) down = 0;
@@ -302,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
       for (int c = 0; c < C; c++)
 #pragma unroll
         for (int q = 0; q < Q; q++) {
-          a[set][c][q] = load_rows(from, n, p.row(q), p.column(set, c), down);
+          a[set][c][q] = load_rows(from, n, call.ld, p.row(q), p.column(set, c), down);
           asm volatile("" ::: "memory");  // addresses of all of them at once would not fit in registers
         }
 #pragma unroll 1
@@ -311,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
       for (int c = 0; c < C; c++)
 #pragma unroll 1
         for (int q = 0; q < Q; q++) {
-          const Vector x = load_rows(from, n, p.row(q), p.column(set, c), down);
+          const Vector x = load_rows(from, n, call.ld, p.row(q), p.column(set, c), down);
           const i64 place = (i64)((set * C + c) * Q + q) * THREADS;
           if (!LW_FAR || set < far_from)
             near_sets[place] = x;
@@ -366,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
           const int i = t + THREADS * s;
           x[s] = i > k + 1 ? multiply(x[s], factor) : from_real(Real(i == k + 1));
           if (i >= k && i < n) room.x[i] = x[s];
-          if (writes && call.v && i < call.pitch) call.v[(m * call.v_rows + k) * call.pitch + i] = x[s];
+          if (writes && call.v && i < call.line) call.v[(m * call.v_rows + k) * call.pitch + i] = x[s];
         }
         if (writes && t == 0) {
           call.e[m * n + k] = beta;
@@ -414,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
       }
       for (int k = n - 1; k < call.v_rows; k++) {
         if (call.v)
-          for (int i = t; i < call.pitch; i += THREADS) call.v[(m * call.v_rows + k) * call.pitch + i] = zero();
+          for (int i = t; i < call.line; i += THREADS) call.v[(m * call.v_rows + k) * call.pitch + i] = zero();
         if (t == 0) call.tau[m * call.v_rows + k] = zero();
       }
     }
