@@ -187,6 +187,16 @@ for kind in ("indefinite", "nan", "inf"):
 SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
 solve_checks.test_solve_positive(run, dtype, lower, 131, 2)
 """,
+    # the inverse from the triangle alone: rows of the identity beside the matrix, none, and a single one
+    "triangle_inverse": """
+for n in (105, 128, 127):
+    for triangle in (lower, upper):
+        solve_checks.test_inverse_positive(run, dtype, triangle, n)
+for kind in ("indefinite", "nan", "inf"):
+    solve_checks.test_one_bad_positive(run, dtype, upper, kind, 110)
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
+solve_checks.test_inverse_positive(run, dtype, lower, 106)
+""",
     # some columns at a time in shared memory: the last ones fewer than the others, and as many
     "columns": """
 for n, k in ((130, 1), (160, 8), (129, 9), (131, 40)):
