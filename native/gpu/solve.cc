@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "gpu/blocked.h"
@@ -258,19 +257,22 @@ PosShape pos_inverse_shape(int32_t dtype, int64_t n, const Properties& gpu) {
   PosShape shape{int(32 * blocks), int(blocks), 1, 0};
   shape.shared = 32 * (32 * blocks * (blocks + 1) / 2 + 16 / element * blocks) * element + 8 * 32 * element +
                  32 * blocks * int64_t(size_of(dtype % 2)) + 12;
-  static const char* many = getenv("LAPWING_TRY_WARPS");
-  static const char* most = getenv("LAPWING_TRY_RESIDENT");
-  if (many) shape.threads *= atoi(many);
   const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (shape.shared + DRIVER);
   shape.resident = int(std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each[dtype] * shape.threads))));
-  if (most) shape.resident = int(std::max<int64_t>(1, std::min<int64_t>(by_memory, atoi(most))));
   return shape;
 }
 
+// Whether only the triangle is kept in shared memory. H200, 2026-11-16, ms, against all of the matrix, or panels: float64 n = 48 (5000)
+// 0.250 / 0.199, 64 (4000) 0.217 / 0.298, 100 (2000) 0.428 / 0.541, 128 (1000) 0.236 / 0.638, 176 (600) 0.427 / 0.939; float32 128 0.180
+// / 0.281, 176 0.429 / 0.501, 256 (500) 0.528 / 1.194; complex64 100 1.11 / 0.65, 128 0.628 / 0.739; complex128 64 0.98 / 0.80, 100 3.3
+// / 1.6. Where n is far from a multiple of 32 the limits follow from these by the work, which is that of the next multiple.
 bool is_packed_inverse(const Frame& frame, const Plan& plan, int64_t n, const Properties& gpu) {
-  static const char* least = getenv("LAPWING_TRY_LEAST");
   if (frame.op != INVERSE || plan.factor != HERMITIAN_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N) return false;
-  return n >= (least ? atoi(least) : 101) && pos_inverse_shape(frame.dtype, n, gpu).shared <= gpu.shared_per_block;
+  const int64_t more = (n + 31) / 32 * 32 - n;
+  const bool pays = frame.dtype == F32   ? n > 192 || (n >= 108 && more <= 20)
+                    : frame.dtype == F64 ? n >= 72 || (n >= 58 && n <= 64)
+                                         : frame.dtype == C64 && n >= 120 && n <= 128;
+  return pays && pos_inverse_shape(frame.dtype, n, gpu).shared <= gpu.shared_per_block;
 }
 
 int launch_pos_inverse(Frame& frame, const Plan& plan, const PosShape& shape) {
