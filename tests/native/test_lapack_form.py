@@ -117,7 +117,7 @@ def solve(dtype, batch, n, k):
 for batch, n, k in ((3, 33, 1), (1, 65, 7), (2, 40, 40)):
     assert solve("float32", batch, n, k)
 arrays = np.full((1, 40, 40), np.nan, np.float32), np.ones((1, 40, 1), np.float32)
-outputs = np.zeros((1, 40, 1), np.float32), np.zeros(1, np.int32), np.zeros((1, 40, 40), np.float32), np.zeros((1, 40), np.int32)
+outputs = [np.zeros((1, 40, *rest), kind) for *rest, kind in ((1, np.float32), (np.int32,), (40, np.float32), (np.int32,))]
 memory = [Memory(x.nbytes) for x in (*arrays, *outputs)]
 for place, x in zip(memory, arrays):
     place.array(x.shape, x.dtype)[...] = x
