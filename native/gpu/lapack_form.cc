@@ -17,6 +17,12 @@ int lapack_form(Frame& frame, Exchanges exchanges) {
   if (!batch || !n) return 0;
   Guard guard(frame);
   if (!guard.ok()) return 1;
+  const Properties* gpu = properties(frame);
+  if (!gpu) return 1;
+  const int64_t most = gpu->shared_per_block / int64_t(sizeof(int32_t));  // an order of rows is in the shared memory of a block
+  if (exchanges != NO_EXCHANGES && n > most)
+    return fail(frame, "LAPACK's form of factors: order %lld is too large, at most %lld on this GPU\nhint: use lapwing.factor",
+                (long long)n, (long long)most);
   void *from = frame.buffer[0], *to = frame.buffer[1], *integers = frame.buffer[2];
   const std::string text = options(frame.dtype, false, access_width({from, to}, element));
   if (n * n * element <= ROOM) {
@@ -30,7 +36,8 @@ int lapack_form(Frame& frame, Exchanges exchanges) {
             size_t(2 * edge * (edge + 1) * element), from, to, batch, n))
     return 1;
   if (exchanges == NO_EXCHANGES) return 0;
-  return start(frame, "lapack_form.cu", text, "exchanges", grid_for(batch), THREADS, size_t(8 * n), integers, batch, int(n), int(exchanges));
+  const int64_t order = n * int64_t(sizeof(int32_t));
+  return start(frame, "lapack_form.cu", text, "exchanges", grid_for(batch), THREADS, size_t(order), integers, batch, int(n), int(exchanges));
 }
 
 }  // namespace lapwing::cuda

@@ -241,6 +241,50 @@ int launch_pos(Frame& frame, const Plan& plan, const PosShape& shape) {
   return start(frame, "pos_block.cu", text, "pos_block", grid_for(call.batch), unsigned(shape.threads), size_t(shape.shared), call);
 }
 
+// ---- inverses of positive definite matrices: pos_inverse.cu -------------------------------------------------------
+
+// As in pos_inverse.cu.
+struct PosInverseCall {
+  void *a, *out, *info;
+  int64_t batch;
+  int32_t n;
+};
+
+PosShape pos_inverse_shape(int32_t dtype, int64_t n, const Properties& gpu) {
+  constexpr int64_t REGISTERS = 64 * 1024, DRIVER = 1024;  // of a multiprocessor; bytes that the driver takes of each block
+  constexpr int64_t each[] = {168, 255, 255, 255};         // registers of a thread, from the compiler's reports for sm_90
+  const int64_t element = int64_t(size_of(dtype)), blocks = (n + 31) / 32;
+  PosShape shape{int(32 * blocks), int(blocks), 1, 0};
+  shape.shared = 32 * (32 * blocks * (blocks + 1) / 2 + 16 / element * blocks) * element + 8 * 32 * element +
+                 32 * blocks * int64_t(size_of(dtype % 2)) + 12;
+  const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (shape.shared + DRIVER);
+  shape.resident = int(std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each[dtype] * shape.threads))));
+  return shape;
+}
+
+// Whether only the triangle is kept in shared memory. H200, 2026-11-16, ms, against all of the matrix, or panels: float64 n = 48 (5000)
+// 0.250 / 0.199, 64 (4000) 0.217 / 0.298, 100 (2000) 0.428 / 0.541, 128 (1000) 0.236 / 0.638, 176 (600) 0.427 / 0.939; float32 128 0.180
+// / 0.281, 176 0.429 / 0.501, 256 (500) 0.528 / 1.194; complex64 100 1.11 / 0.65, 128 0.628 / 0.739; complex128 64 0.98 / 0.80, 100 3.3
+// / 1.6. Where n is far from a multiple of 32 the limits follow from these by the work, which is that of the next multiple.
+bool is_packed_inverse(const Frame& frame, const Plan& plan, int64_t n, const Properties& gpu) {
+  if (frame.op != INVERSE || plan.factor != HERMITIAN_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N) return false;
+  const int64_t more = (n + 31) / 32 * 32 - n;
+  const bool pays = frame.dtype == F32   ? n > 192 || (n >= 108 && more <= 20)
+                    : frame.dtype == F64 ? n >= 72 || (n >= 58 && n <= 64)
+                                         : frame.dtype == C64 && n >= 120 && n <= 128;
+  return pays && pos_inverse_shape(frame.dtype, n, gpu).shared <= gpu.shared_per_block;
+}
+
+int launch_pos_inverse(Frame& frame, const Plan& plan, const PosShape& shape) {
+  const int64_t n = frame.size[1];
+  void* const* at = frame.buffer;
+  const PosInverseCall call{at[0], at[1], at[2], frame.size[0], int32_t(n)};
+  const int width = access_width({at[0], at[1]}, n * int64_t(size_of(frame.dtype)));
+  const std::string text = options(frame.dtype, plan.read == UPPER_OF_IT, width, " -DLW_N=%d -DLW_THREADS=%d -DLW_RESIDENT=%d",
+                                   32 * shape.row_blocks, shape.threads, shape.resident);
+  return start(frame, "pos_inverse.cu", text, "pos_inverse", grid_for(call.batch), unsigned(shape.threads), size_t(shape.shared), call);
+}
+
 // ---- general matrices, a block column of them at a time in shared memory: lu_block.cu ----------------------------
 
 struct ColumnsShape {
@@ -381,7 +425,7 @@ bool fits_kernel(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n)) return true;
   if (n <= MAX_LANES_N) return int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
-  if (is_triangle(frame, plan, n, k, gpu) || is_by_columns(frame, plan, n, gpu)) return true;
+  if (is_triangle(frame, plan, n, k, gpu) || is_packed_inverse(frame, plan, n, gpu) || is_by_columns(frame, plan, n, gpu)) return true;
   // An inverse without room for a second block is faster by panels: n = 128 in 1.13 ms instead of 1.49. With room it is not: n = 100
   // by panels in 1.67 ms instead of 1.28.
   const bool alone = 2 * n * n * int64_t(size_of(frame.dtype)) > gpu.shared_per_block;
@@ -472,6 +516,7 @@ int solve_batched(Frame& frame) {
   if (!fits_kernel(frame, *gpu)) return blocked(frame);
   if (is_by_columns(frame, plan, n, *gpu)) return launch_columns(frame, plan, columns_shape(frame, n, *gpu));
   if (is_triangle(frame, plan, n, k, *gpu)) return launch_pos(frame, plan, pos_shape(frame.dtype, n, k, *gpu));
+  if (is_packed_inverse(frame, plan, n, *gpu)) return launch_pos_inverse(frame, plan, pos_inverse_shape(frame.dtype, n, *gpu));
   const Shape shape = block_shape(frame, plan, n, k, *gpu);
   char own[64];
   std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d%s", shape.rows, shape.few, shape.ahead,

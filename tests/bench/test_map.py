@@ -171,6 +171,23 @@ def test_a_report_is_read_as_it_was_written(tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["left_out"] == ["y"]
 
 
+@pytest.mark.parametrize("batch", [4, 50])
+def test_a_peer_with_a_wrong_answer_is_named(two_cells, monkeypatch, capsys, batch):
+    """One wrong determinant, not the first of the batch, and the peer is no peer in that cell."""
+
+    def wrong(a):
+        sign, log = np.linalg.slogdet(a)
+        sign[-1] = -sign[-1]
+        return sign, log
+
+    monkeypatch.setattr("lapwing.bench.measure.peer_of", lambda library, case, name: Peer("wrong", wrong, wrong))
+    monkeypatch.setitem(map_module.GRIDS, ("cpu", True), Grid(((5, batch),), (), ("float64",), (1e9, 1e9)))
+    assert main(["bench", "map", "--quick", "--ops", "slogdet", "--peers", "numpy", "--save", "."]) == 0
+    (row,) = read_report(two_cells / "map-cpu.json").rows
+    assert not row.peers and row.speedup is None and [a.name for a in row.wrong_peers] == ["numpy"]
+    assert "numpy: wrong answer" in capsys.readouterr().out
+
+
 def test_red_cells_come_slowest_first():
     rows = [cell(0.9, n=16), cell(5.0), cell(0.98), cell(0.25, "lstsq", 48, dtype="float32"), cell(1.0, peers=())]
     assert [r.speedup for r in red(rows)] == [0.25, 0.9]

@@ -150,6 +150,7 @@ solve_checks.test_inverse(run, f64, 33)
 solve_checks.test_solve_positive(run, c64, upper, 40, 1)
 solve_checks.test_solve_positive(run, f64, lower, 66, 1)
 solve_checks.test_inverse_positive(run, f32, lower, 45)
+solve_checks.test_inverse_positive(run, f64, upper, 61)
 solve_checks.test_slogdet(run, c128, 34)
 solve_checks.test_qr(run, f32, 50, 35, 1)
 """
@@ -164,7 +165,7 @@ def emulated(libraries, tmp_path_factory):
 
 def test_blocks(child, emulated):
     calls, _ = child(BLOCKS + QUICK, **emulated)
-    assert set(harness.launched(calls)) == {"solve_block", "pos_block", "qr_block"}
+    assert set(harness.launched(calls)) == {"solve_block", "pos_block", "pos_inverse", "qr_block"}
 
 
 # orders beside the limits of a panel and of a lane's rows; what fails; every kind of triangle
@@ -186,6 +187,15 @@ for kind in ("indefinite", "nan", "inf"):
     solve_checks.test_one_bad_positive(run, dtype, upper, kind, 129)
 SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
 solve_checks.test_solve_positive(run, dtype, lower, 131, 2)
+""",
+    # the inverse from the triangle alone: rows of the identity beside the matrix, none, and a single one
+    "triangle_inverse": """
+sizes = (64, 73, 63) if dtype == f64 else (128, 121, 127)
+for n, triangle in zip(sizes, (lower, upper, lower)):
+    solve_checks.test_inverse_positive(run, dtype, triangle, n)
+solve_checks.test_one_bad_positive(run, dtype, upper, "indefinite", sizes[2])
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
+solve_checks.test_inverse_positive(run, dtype, upper, sizes[2])
 """,
     # some columns at a time in shared memory: the last ones fewer than the others, and as many
     "columns": """

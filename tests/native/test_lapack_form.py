@@ -70,6 +70,22 @@ for batch, n in ((0, 0), (0, 3), (2, 0), (1, 1), (70, 2), (3, 33), (2, 70), (1, 
 """
     calls, _ = child(code, **emulated)
     assert set(harness.launched(calls)) == {"form_small", "form", "exchanges"}
+    # four bytes for each row, so that 58,000 rows have room
+    shared = [int(c["shared"]) for c in harness.named(calls, "cuLaunchKernel") if c["name"] == "exchanges"]
+    assert set(shared) <= {4 * n for n in (33, 70, 130)}
+
+
+@pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
+def test_an_order_without_room(child):  # noqa: F811
+    calls, _ = child("""
+try:
+    native.lapack_form(1, 0, CUDA, 0, 0, 0, 0, (1, 70_000), 0, None, 16, 16, 16)
+except Exception as error:
+    assert "70000 is too large" in str(error) and "hint:" in str(error), error
+else:
+    raise AssertionError
+""")
+    assert not harness.launched(calls)
 
 
 @pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
@@ -100,6 +116,14 @@ def solve(dtype, batch, n, k):
 
 for batch, n, k in ((3, 33, 1), (1, 65, 7), (2, 40, 40)):
     assert solve("float32", batch, n, k)
+arrays = np.full((1, 40, 40), np.nan, np.float32), np.ones((1, 40, 1), np.float32)
+outputs = [np.zeros((1, 40, *rest), kind) for *rest, kind in ((1, np.float32), (np.int32,), (40, np.float32), (np.int32,))]
+memory = [Memory(x.nbytes) for x in (*arrays, *outputs)]
+for place, x in zip(memory, arrays):
+    place.array(x.shape, x.dtype)[...] = x
+assert native.solve_keeping(OPS["solve"], 0, CUDA, 0, 0, 0, 0, (1, 40, 1), 0, Scratch(0), *[place.address for place in memory])
+pivots = memory[5].array((1, 40), np.int32)  # NaN pivots leave an order of rows all the same
+assert (pivots >= np.arange(1, 41)).all() and (pivots <= 40).all()
 assert not solve("float32", 3, 32, 1) and not solve("float64", 2, 2000, 1)
 """
     calls, _ = child(code, **emulated)

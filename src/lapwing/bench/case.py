@@ -111,6 +111,9 @@ class Timing:
         return median(self.seconds)
 
 
+WRONG = "wrong answer"  # how the reason begins where a peer's answer failed the check
+
+
 class Absent(NamedTuple):
     """A contender that did not run, and why."""
 
@@ -134,6 +137,11 @@ class Row:
     def wrong(self) -> tuple[str, ...]:
         """The contenders of lapwing whose answer failed the check; they are not timed."""
         return tuple(name for name, check in self.checks if not check.ok)
+
+    @property
+    def wrong_peers(self) -> tuple[Absent, ...]:
+        """The peers whose answer failed the check; they are not timed, so they are no peers in this case."""
+        return tuple(a for a in self.absent if a.reason.startswith(WRONG))
 
     @property
     def unsteady(self) -> bool:

@@ -205,6 +205,15 @@ def red_in_words(rows: Iterable[Row]) -> list[str]:
     return lines
 
 
+def wrong_peers_in_words(rows: Iterable[Row]) -> list[str]:
+    """One line for each cell where a peer's answer failed the check."""
+    return [
+        f"{name_of(row.case):<16}{row.case.dtype:<11}n={row.case.n:<6}batch={row.case.batch:<7}{peer.name}: {peer.reason}"
+        for row in rows
+        for peer in row.wrong_peers
+    ]
+
+
 def summary(rows: Sequence[Row]) -> list[str]:
     """For each operation the number of cells that are ahead, at par and behind, and its lowest and median ratio."""
     lines = [f"{'operation':<16}{'ahead':>7}{'par':>7}{'behind':>7}{'lowest':>9}{'median':>9}"]

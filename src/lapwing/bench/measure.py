@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import planner
-from .case import Absent, Case, Entry, Row, Timing
+from .case import WRONG, Absent, Case, Entry, Row, Timing
 from .check import Check
 from .environment import HOW_TO_GET
 from .libraries import PEERS, installed, open_library
@@ -23,6 +23,7 @@ from .timing import Contender, interleave
 
 COPY = "copy"
 _BANDWIDTH_BYTES = 2**29
+_MATRICES_OF_PEERS = 16  # of a batch, spread over it
 _CHECKED_OF_PEERS = 4096  # beyond this order the check would take longer than the measurement
 
 
@@ -78,8 +79,9 @@ def measure(
 ) -> Row:
     """Check and time the entries on one case; ``repeat``, ``limit`` and ``fewest`` to ``samples`` as for ``interleave``.
 
-    The answers of lapwing's entries (those with an engine) are checked, and wrong ones are not timed. For a peer the first
-    matrix is checked. The floor is a copy of the input in the same run; on a GPU it is the bytes moved over ``bandwidth``.
+    The answers of lapwing's entries (those with an engine) are checked, and wrong ones are not timed. For a peer some of the
+    matrices are checked; one with a wrong answer is not timed, and the row names it. The floor is a copy of the input in the
+    same run; on a GPU it is the bytes moved over ``bandwidth``.
     """
     host = make_input(case)
     arrays: dict[str, Any] = {}
@@ -151,7 +153,7 @@ def _check(library: Library, host: Any, a: Any, result: Any, case: Case) -> Chec
 
 
 def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) -> str:
-    """Why a peer's answer is not comparable, or "". The first matrix is checked.
+    """Why a peer's answer is not comparable, or "". In a batch the first matrix is checked, the last, and some between them.
 
     A large one is checked in full where that is quick: on a GPU, and with right-hand sides. Otherwise only its last row is.
     """
@@ -162,20 +164,25 @@ def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) 
     for output, shape in zip(outputs, operation.shapes(case), strict=True):
         if tuple(np.shape(output)) != shape:
             return f"wrong shape {tuple(np.shape(output))}"
-    first = outputs if case.batch == 1 else tuple(x[0] for x in outputs)
     quick = operation.right_hand_sides or (case.device != "cpu" and library.wide is not None)
     if case.n > _CHECKED_OF_PEERS and case.batch == 1 and quick:
         check = _check(library, host, a, result, case)
-        return "" if check.ok else f"wrong answer: {check}"
+        return "" if check.ok else f"{WRONG}: {check}"
     if case.n > _CHECKED_OF_PEERS:
+        first = outputs if case.batch == 1 else tuple(x[0] for x in outputs)
         rows = [library.to_host(x[-1:]) if len(x.shape) else library.to_host(x) for x in first]
         widest = max(row.dtype.itemsize for row in rows if row.dtype.kind in "fc")  # others are orders of rows
         good = widest <= first_of(host).dtype.itemsize and all(np.isfinite(row).all() for row in rows)
         return "" if good else "wrong dtype or not finite"
-    one = replace(case, batch=1)
-    answer = _each(library.to_host, first if len(first) > 1 else first[0])
-    check = operation.check(host if case.batch == 1 else _each(lambda x: x[0], host), answer, one)
-    return "" if check.ok else f"wrong answer: {check}"
+    few, given = case, host
+    if case.batch > _MATRICES_OF_PEERS:
+        places = np.linspace(0, case.batch - 1, _MATRICES_OF_PEERS).astype(int)
+        outputs = tuple(np.stack([library.to_host(x[int(i)]) for i in places]) for x in outputs)
+        few, given = replace(case, batch=len(places)), _each(lambda x: x[places], host)
+    else:
+        outputs = tuple(library.to_host(x) for x in outputs)
+    check = operation.check(given, outputs if len(outputs) > 1 else outputs[0], few)
+    return "" if check.ok else f"{WRONG}: {check}"
 
 
 def _row(

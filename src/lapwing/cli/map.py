@@ -13,7 +13,7 @@ from .. import planner
 from ..bench.case import Report, Row
 from ..bench.environment import HOW_TO_GET, counted
 from ..bench.libraries import PEERS, allow_float64_in_jax
-from ..bench.map import GRIDS, OPERATIONS, map_title, measure_map, merge, part_of, red_in_words, summary
+from ..bench.map import GRIDS, OPERATIONS, map_title, measure_map, merge, part_of, red_in_words, summary, wrong_peers_in_words
 from ..bench.measure import peer_entries
 from ..bench.plot import can_plot, plot_map
 from ..bench.record import own_records_writable, records_of, write_record
@@ -156,6 +156,10 @@ def _conclude(options: argparse.Namespace, report: Report, path: Path) -> int:
     for row in wrong:
         trouble = "; ".join(f"{name}: {check}" for name, check in row.checks if not check.ok)
         print(f"  WRONG ANSWER, not timed: {row.case}: {trouble}")
+    if others := wrong_peers_in_words(report.rows):
+        print(f"other libraries whose answer was wrong, so that they are no peers there ({len(others)}):")
+        for line in others:
+            print(f"  {line}")
     if report.left_out:
         print(f"left out ({len(report.left_out)}):")
         for line in report.left_out:

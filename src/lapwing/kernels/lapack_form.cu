@@ -61,15 +61,17 @@ extern "C" __global__ void form(const T* from, T* to, i64 batch, i64 n) {
   });
 }
 
-// The integers of one matrix after the other
+// The integers of one matrix after the other. Only what is read at random is in shared memory: the order of the rows.
 extern "C" __global__ void exchanges(int* integers, i64 batch, int n, int kind) {
-  int *now = (int*)memory, *order = now + n;
+  int* order = (int*)memory;
   for (i64 m = blockIdx.x; m < batch; m += gridDim.x) {
-    for (int i = threadIdx.x; i < n; i += THREADS) now[i] = integers[m * n + i];
+    int* own = integers + m * n;
+    if (kind == TO_PIVOTS)
+      for (int i = threadIdx.x; i < n; i += THREADS) order[i] = own[i];
+    else if (threadIdx.x == 0)
+      order_of(own, order, n);
     __syncthreads();
-    if (kind == TO_ROWS && threadIdx.x == 0) order_of(now, order, n);
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += THREADS) integers[m * n + i] = kind == TO_PIVOTS ? pivot_of(now, n, i) : order[i];
+    for (int i = threadIdx.x; i < n; i += THREADS) own[i] = kind == TO_PIVOTS ? pivot_of(order, n, i) : order[i];
     __syncthreads();
   }
 }

@@ -513,7 +513,7 @@ LW_INLINE void store_factors(const Shared& s, T* lu, int* pivots) {
   for (int e = threadIdx.x; e < s.n * s.n; e += LW_THREADS) store_element(lu + e, s.at(e % s.n, e / s.n));
   for (int i = threadIdx.x; i < s.n; i += LW_THREADS) {
     int at = s.order[i];
-    while (at < i) at = s.order[at];
+    for (int steps = 0; at < i && steps < s.n; steps++) at = s.order[at];
     pivots[i] = at + 1;
   }
 }
