@@ -87,7 +87,7 @@ double step_time(const TeamShape& s, int32_t dtype, int64_t n) {
 
 // The fastest team: more blocks of a matrix have less to do, but fewer matrices are in work at the same time.
 TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu, double* time = nullptr) {
-  const int64_t most = gpu.multiprocessors, largest = std::max<int64_t>(n / (n < 1024 ? 16 : 8), 1);
+  const int64_t most = gpu.multiprocessors, largest = gpu.together ? std::max<int64_t>(n / (n < 1024 ? 16 : 8), 1) : 1;
   TeamShape best{};
   double least = 0;
   for (int64_t teams = 1; teams <= most; teams++) {
