@@ -166,7 +166,15 @@ std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
   return too_large(frame, cuda::solve_largest(frame, *place.gpu));
 }
 
+std::string too_wide_lstsq(const Frame& frame, const Place& place) {
+  if (cuda::triangles_shared(frame) <= place.gpu->shared_per_block) return "";
+  return text("%lld columns are too many for the %d bytes of shared memory that this GPU allows a block",
+              (long long)std::min(frame.size[1], frame.size[2]), place.gpu->shared_per_block);
+}
+
 std::string gpu_qr_refuses(const Frame& frame, const Place& place) {
+  if (frame.op == LSTSQ)
+    if (const std::string reason = too_wide_lstsq(frame, place); !reason.empty()) return reason;
   if (!cuda::solve_fits(frame, *place.gpu))
     return text("%lld rows are too many for panels in the %d bytes of shared memory that this GPU allows a block",
                 (long long)(frame.op == LSTSQ ? std::max(frame.size[1], frame.size[2]) : frame.size[1]), place.gpu->shared_per_block);
@@ -194,8 +202,16 @@ std::string mixed_refuses(const Frame& frame, const Place& place) {
 
 std::string tall_refused(const Frame& frame, const Place& place) {
   if (const char* reason = tall_refuses(frame)) return reason;
+  if (place.gpu && tall_shared(frame) > place.gpu->shared_per_block)
+    return text("tall needs %lld bytes of shared memory in a block, and this GPU allows %d", (long long)tall_shared(frame),
+                place.gpu->shared_per_block);
   if (!lapack::routine(lapack::GESDD, is_complex(frame) ? C128 : F64).address) return "no LAPACK library was found";
   return place.gpu ? needs_kernels_and(place, vendor::blas) : "";
+}
+
+std::string gpu_lstsq_refuses(const Frame& frame, const Place& place) {
+  const std::string reason = too_wide_lstsq(frame, place);
+  return reason.empty() ? needs_cusolver(frame, place) : reason;
 }
 
 // ---- which of them is fastest, where nothing was measured ----------------------------------------------------------
@@ -391,8 +407,10 @@ int lstsq_tall(Frame& frame) {
 }
 // Whether the tall engine decomposes a matrix with few columns inside another call: also below the sizes from which it is chosen
 // for a call of its own, as the host waits here anyway. H200: 20000 x 64 0.46 ms, by cuSOLVER 1.5.
-bool thin_svd_by_tall(const Frame& frame) {
+bool thin_svd_by_tall(Frame& frame) {
   constexpr int64_t LEAST_ROWS = 1024;
+  const cuda::Properties* gpu = frame.device == CPU ? nullptr : cuda::properties(frame);
+  if (gpu && tall_shared(frame) > gpu->shared_per_block) return false;
   return !tall_refuses(frame) && (tall_pays(frame) || frame.size[1] >= LEAST_ROWS);
 }
 int run_thin_svd(Frame& frame) { return thin_svd_by_tall(frame) ? run_tall(frame) : run_chosen(frame); }
@@ -517,7 +535,7 @@ Methods gpu_methods_of(int32_t op) {
       {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};
   static constexpr Method gpu_lstsq[] = {
       {BATCHED, gpu_lstsq_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_lstsq_batched_bytes, nullptr},
-      {SOLVER, gpu_lstsq_cusolver, needs_cusolver, always, gpu_lstsq_cusolver_bytes, nullptr}};
+      {SOLVER, gpu_lstsq_cusolver, gpu_lstsq_refuses, always, gpu_lstsq_cusolver_bytes, nullptr}};
   static constexpr Method gpu_svd_part[] = {
       {KRYLOV, run_svd_part, svd_part_refuses, svd_part_pays, svd_part_bytes, nullptr},
       {SOLVER, run_svd_by_full, needs_cusolver, always, svd_by_full_bytes, nullptr}};
@@ -685,7 +703,9 @@ bool settle_part(Frame& frame) {
 Choice decide(const Frame& frame, const Place& place) {
   const Methods methods = methods_of(frame.op, frame.device, place.gpu && place.gpu->is_amd());
   const Method* named = methods.find(frame.engine);
-  if (frame.engine != AUTO && !named) return {};
+  // where there is nothing to compute, nobody has asked yet whose GPU it is
+  const bool is_library = frame.device != CPU && !place.gpu && frame.engine == ROCSOLVER;
+  if (frame.engine != AUTO && !named && !is_library) return {};
   if (is_empty(frame)) return {nullptr, Choice::EMPTY};
   if (named) return {named, Choice::NAMED};
   const Method* wanted = methods.find(preferred.load(std::memory_order_relaxed));

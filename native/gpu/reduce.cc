@@ -153,7 +153,9 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
 }
 
 bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
-  return shape_for(dtype, 1, n, gpu).all_sets > 0 && n <= DIVIDE_MOST;
+  // the reflections of a block of columns, the sequence of all values, and two lists of them that are merged
+  const int64_t needed = std::max({factor_bytes(64, int64_t(size_of(dtype))), (2 * rounded(n, 8) + VALUE_THREADS / 32) * 8, 25 * n + 512});
+  return shape_for(dtype, 1, n, gpu).all_sets > 0 && n <= DIVIDE_MOST && needed <= gpu.shared_per_block;
 }
 
 int Tridiagonal::place(char* block) {

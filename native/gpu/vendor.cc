@@ -30,6 +30,7 @@ std::atomic<Column*> column{&nvidia};
 std::string paths_first, paths_last, paths_beside, amd_first, amd_last;
 std::vector<SolverCopy> copies;  // what the search for the newest solver saw
 thread_local bool pretending = false;
+thread_local unsigned pretended_shared = 0;
 
 template <class Result, class... Arguments>
 void do_nothing(Result (*&call)(Arguments...)) {
@@ -53,6 +54,14 @@ Table make_pretended() {
   made.stream_context = [](void*, void** context) { return give_handle(context); };
   made.copy_to_host = [](void* to, uint64_t, size_t bytes, void*) {
     std::memset(to, 0, bytes);
+    return 0;
+  };
+  made.launch = [](void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*, void**, void**) {
+    pretended_shared = std::max(pretended_shared, shared);
+    return 0;
+  };
+  made.launch_together = [](void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*, void**) {
+    pretended_shared = std::max(pretended_shared, shared);
     return 0;
   };
   made.memory_info = [](size_t* free, size_t* total) {
@@ -337,7 +346,11 @@ const Table* compiler_for(const std::string& architecture, std::string* reason) 
   return of.found[compiler] ? &of.symbols : nullptr;
 }
 
-Pretence::Pretence() { pretending = true; }
+Pretence::Pretence() {
+  pretending = true;
+  pretended_shared = 0;
+}
+unsigned Pretence::largest_shared() const { return pretended_shared; }
 Pretence::~Pretence() { pretending = false; }
 
 void set_paths(const char* first, const char* last, const char* beside) {

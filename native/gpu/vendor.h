@@ -190,6 +190,7 @@ class Pretence {
   Pretence();
   ~Pretence();
   Pretence(const Pretence&) = delete;
+  unsigned largest_shared() const;  // the most shared memory, in bytes, that a launch asked for
 };
 
 // Folders to look in before and after the loader's own search, separated by ':'. `beside` are folders with copies of the solver

@@ -22,7 +22,15 @@ pytestmark = [
 def check(source, *include, options=()):
     # native/cuda.h must not be found for <cuda.h>
     folders = [f"-iquote{folder}" for folder in (NATIVE, TESTS / "abi")] + [f"-I{folder}" for folder in include]
-    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", *options, *folders, str(TESTS / "abi" / source)]
+    command = [
+        COMPILER,
+        "-std=c++17",
+        "-fsyntax-only",
+        "-Wno-invalid-offsetof",
+        *options,
+        *folders,
+        str(TESTS / "abi" / source),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     wrong = [line for line in done.stderr.splitlines() if "error:" in line]
     assert done.returncode == 0, "\n".join(wrong[:20])

@@ -1,9 +1,12 @@
 """Systems, decompositions and their engines on AMD's libraries without a GPU: see test_hip_mock.py."""
 
 import pytest
+
 import test_cuda_mock_part as part
 import test_cuda_mock_qr as qr
 import test_cuda_mock_solve as solve
+from lapwing.cli.kernel_calls import calls
+from lapwing.core.native import AUTO, CUDA, OPS, native
 from test_cuda_mock_solve import emulated, harness  # noqa: F401
 from test_hip_mock import amd_libraries, libraries  # noqa: F401
 
@@ -22,4 +25,30 @@ test_blocks = solve.test_blocks
 test_blocked = solve.test_blocked
 test_panels = qr.test_panels
 test_lstsq_by_the_library = qr.test_lstsq_by_the_library
-test_largest_singular_values = part.test_largest_singular_values
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_largest_singular_values(libraries, tmp_path, dtype):  # noqa: F811
+    children = harness.Children(libraries, tmp_path, amd=True)
+    part.test_largest_singular_values(lambda code: children(part.START + code, LAPWING_ENGINE="rocsolver"), dtype)
+
+
+def launch_sizes():
+    """Calls of every operation, at orders beside those where kernels change."""
+    for n in (1, 8, 11, 16, 17, 32, 33, 64, 65, 100, 128, 200, 512, 4096):
+        yield from calls(n)
+
+
+@pytest.mark.parametrize("dtype", range(4))
+def test_every_launch_fits_in_64_kb(dtype):
+    """A dry call reports a kernel that asks for more shared memory than the GPU has; every call is taken by some engine."""
+    gpu = (110, 65536, 0, "AMD Instinct MI250X", "gfx90a", 64)
+    failures = {}
+    for operation, flags, sizes in launch_sizes():
+        if sizes[0] > 1000 or (operation == "lstsq" and min(sizes[1:3]) >= 4096):
+            continue
+        try:
+            native.kernels(OPS[operation], dtype, CUDA, 0, AUTO, 0, flags, sizes, gpu)
+        except RuntimeError as error:
+            failures[operation, flags, sizes] = str(error)
+    assert failures == {}

@@ -42,8 +42,8 @@ SETTINGS = (
         "LAPWING_HIP_PATH",
         _LIBRARY,
         "none",
-        'Folders, separated by ":", searched first for AMD\'s libraries (libamdhip64, libhiprtc, librocblas, librocsolver). On a'
-        " machine with GPUs of both vendors it chooses AMD's.",
+        'Folders, separated by ":", searched first for AMD\'s libraries (libamdhip64, libhiprtc, librocblas, librocsolver). On'
+        " a machine with GPUs of both vendors it chooses AMD's.",
     ),
     Setting(
         "LAPWING_KERNELS",

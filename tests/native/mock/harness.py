@@ -73,7 +73,9 @@ def build_amd(folder):
     script = folder / "old.map"
     script.write_text(f"{{ local: {'; '.join(NEWER_IN_AMD)}; }};")
     links = {
-        "new": {"libamdhip64.so.6": "hip", "libhiprtc.so.6": "hiprtc", "librocblas.so.4": "rocblas", "librocsolver.so.0": "rocsolver"},
+        "new": {
+            "libamdhip64.so.6": "hip", "libhiprtc.so.6": "hiprtc", "librocblas.so.4": "rocblas", "librocsolver.so.0": "rocsolver",
+        },
         "old": {"libamdhip64.so.5": "hip hiprtc", "librocblas.so.0": "rocblas", "librocsolver.so.0": "rocsolver"},
     }  # fmt: skip
     for version, libraries in links.items():
