@@ -68,7 +68,6 @@ def test_cholesky(child, dtype):
 
 test_finite = cuda.test_finite
 test_empty_batches_touch_no_driver = cuda.test_empty_batches_touch_no_driver
-test_xla_graph_call = cuda.test_xla_graph_call
 test_two_processes_fill_the_cache = cuda.test_two_processes_fill_the_cache
 test_eigh_failed_matrices = eigh.test_cusolver_failed_matrices
 test_krylov = eigh.test_krylov_answers
@@ -179,12 +178,12 @@ def test_the_current_device_is_restored(child):
 def test_failing_calls(child):
     code = """
     a, _ = problem("float64", 1, 40)
-    orders = ["cuModuleLoadData:1", "cuLaunchKernel:1", "hipSetDevice:1", "rocblas_create_handle:1", "rocblas_set_stream:1",
+    orders = ["rocblas_create_handle:1", "cuModuleLoadData:1", "cuLaunchKernel:1", "hipSetDevice:1", "rocblas_set_stream:1",
               "rocblas_start_device_memory_size_query:1", "rocblas_set_workspace:1", "rocsolver_dpotrf:2"]
     tell(texts=[failing(order, lambda: cholesky(a, "rocsolver", scratch=1 << 20)) for order in orders])
     """
     _, told = child(code)
-    said = ["loading a kernel", "launching a kernel", "entering the GPU context", "starting the solver", "choosing the stream",
+    said = ["starting the solver", "loading a kernel", "launching a kernel", "entering the GPU context", "choosing the stream",
             "asking for the workspace", "cholesky: the GPU solver", "cholesky: the GPU solver"]  # fmt: skip
     assert [part in (text or "") for part, text in zip(said, told["texts"], strict=True)] == [True] * len(said), told["texts"]
 
@@ -225,6 +224,19 @@ def test_absent_library(libraries, child, tmp_path, name, engine, said):
         pytest.skip(f"{name} is installed on this machine")
     assert said in told["text"] or name == "libhiprtc", told["text"]
     assert told["missing"][engine]
+
+
+def test_xla_calls(child):
+    """One handler serves both vendors: jax registers it on the platforms CUDA and ROCM."""
+    code = f"""
+    for engine in ("batched", "rocsolver", "auto"):
+        for dtype in {DTYPES}:
+            a, expected = problem(dtype, 3, 40)
+            failed, factor, info, books = execute("cuda", a, engine, stream=stream(0))
+            assert not failed and not info.any() and books["allocations"] == books["frees"], (engine, dtype, books)
+            assert error_of((factor, expected), 40) < 10
+    """
+    child(code)
 
 
 def test_capture(child):

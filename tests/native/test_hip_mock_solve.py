@@ -1,5 +1,7 @@
 """Systems, decompositions and their engines on AMD's libraries without a GPU: see test_hip_mock.py."""
 
+from types import FunctionType
+
 import pytest
 
 import test_cuda_mock_part as part
@@ -13,18 +15,35 @@ from test_hip_mock import amd_libraries, libraries  # noqa: F401
 pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
 
 
+def copy(test):
+    """The same test, to be marked here alone."""
+    return FunctionType(test.__code__, test.__globals__, test.__name__)
+
+
 @pytest.fixture
 def child(libraries, tmp_path):  # noqa: F811
     children = harness.Children(libraries, tmp_path, amd=True)
     return lambda code, **settings: children(solve.START + code, **settings)
 
 
-test_answers = solve.test_answers
-test_inverse_positive = solve.test_inverse_positive
-test_blocks = solve.test_blocks
-test_blocked = solve.test_blocked
-test_panels = qr.test_panels
-test_lstsq_by_the_library = qr.test_lstsq_by_the_library
+# with the device sources run as host code, compiled for waves of 64 lanes
+test_blocks = pytest.mark.slow(copy(solve.test_blocks))
+test_panels = pytest.mark.slow(copy(qr.test_panels))
+test_lstsq_by_the_library = pytest.mark.slow(copy(qr.test_lstsq_by_the_library))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("solve", "solve_positive", "lu", "slogdet"),
+        ("inverse", "inverse_positive", "qr"),
+        pytest.param(("svd",), marks=pytest.mark.slow),
+    ],
+    ids=lambda names: names[0],
+)
+def test_answers(child, emulated, names):  # noqa: F811
+    """All dtypes: rocSOLVER's factors, rocBLAS's triangles and products."""
+    child("".join(f"each('test_{name}', 40)\n" for name in names), **(emulated if names == ("svd",) else {}))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])

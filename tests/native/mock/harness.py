@@ -68,13 +68,14 @@ NEWER_IN_AMD = (
 def build_amd(folder):
     """AMD's stand-ins: in ``new`` as ROCm 6 has them, in ``old`` as ROCm 5, whose driver holds the compiler."""
     command = [COMPILER, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", f"-iquote{NATIVE}"]
-    sources = {"hip": "-O1", "hiprtc": "-O0", "rocblas": "-O2", "rocsolver": "-O2"}
+    sources = {"hip": "-O0", "hiprtc": "-O0", "rocblas": "-O2", "rocsolver": "-O1"}
     run_all([*command, level, "-c", "-o", folder / f"{name}.o", MOCK / f"{name}.cc"] for name, level in sources.items())
     script = folder / "old.map"
     script.write_text(f"{{ local: {'; '.join(NEWER_IN_AMD)}; }};")
     links = {
         "new": {
-            "libamdhip64.so.6": "hip", "libhiprtc.so.6": "hiprtc", "librocblas.so.4": "rocblas", "librocsolver.so.0": "rocsolver",
+            "libamdhip64.so.6": "hip", "libhiprtc.so.6": "hiprtc",
+            "librocblas.so.4": "rocblas", "librocsolver.so.0": "rocsolver",
         },
         "old": {"libamdhip64.so.5": "hip hiprtc", "librocblas.so.0": "rocblas", "librocsolver.so.0": "rocsolver"},
     }  # fmt: skip
