@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lapwing.core.plan import Capability
 from lapwing.distributed.backends.choice import PUBLIC
 from lapwing.planner import ALL, capabilities
 
@@ -14,8 +15,10 @@ HEAD = """# What runs where
 Made by `docs/make_support.py` from the engines' own capability rows. `lapwing info` says which engines are
 usable on your machine.
 
-| operation | engine | device | dtypes | how |
-|---|---|---|---|---|
+GPUs of AMD: compiled, emulated, not run on a GPU ([amd.md](amd.md)).
+
+| operation | engine | device | dtypes | how | AMD |
+|---|---|---|---|---|---|
 """
 
 TAIL = """
@@ -32,6 +35,7 @@ FRAMEWORKS = """
 |---|---|---|---|---|---|
 | CPU | yes | yes | yes | yes | - |
 | CUDA | - | yes | yes | written, not run on a GPU | yes |
+| ROCm | - | not run on a GPU | not run on a GPU | - | not run on a GPU |
 | gradients, first and second order | - | yes | yes | yes | - |
 | forward mode | - | yes | yes | yes | - |
 | vmap | - | yes | yes | vectorized_map | - |
@@ -43,9 +47,21 @@ derivative. Neither counts toward a speed claim.
 """
 
 
+AMD = "compiled, emulated, not run on a GPU"
+
+
+def on_amd(row: Capability) -> str:
+    """What is known of this engine on GPUs of AMD."""
+    if row.device == "cpu" or row.engine == "cusolver":
+        return "-"
+    if row.engine == "lapack":
+        return "on the host"
+    return f"{AMD}; float32" if row.engine == "tiled" else AMD
+
+
 def page() -> str:
     rows = [
-        f"| {c.operation} | {c.engine} | {c.device} | {', '.join(c.dtypes)} | {c.note} |"
+        f"| {c.operation} | {c.engine} | {c.device} | {', '.join(c.dtypes)} | {c.note} | {on_amd(c)} |"
         for c in sorted(capabilities(), key=lambda c: (c.operation, c.device, c.engine))
     ]
     several = ["| engine | device | operations | takes |", "|---|---|---|---|"]

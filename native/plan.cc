@@ -166,7 +166,15 @@ std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
   return too_large(frame, cuda::solve_largest(frame, *place.gpu));
 }
 
+std::string too_wide_lstsq(const Frame& frame, const Place& place) {
+  if (cuda::triangles_shared(frame) <= place.gpu->shared_per_block) return "";
+  return text("%lld columns are too many for the %d bytes of shared memory that this GPU allows a block",
+              (long long)std::min(frame.size[1], frame.size[2]), place.gpu->shared_per_block);
+}
+
 std::string gpu_qr_refuses(const Frame& frame, const Place& place) {
+  if (frame.op == LSTSQ)
+    if (const std::string reason = too_wide_lstsq(frame, place); !reason.empty()) return reason;
   if (!cuda::solve_fits(frame, *place.gpu))
     return text("%lld rows are too many for panels in the %d bytes of shared memory that this GPU allows a block",
                 (long long)(frame.op == LSTSQ ? std::max(frame.size[1], frame.size[2]) : frame.size[1]), place.gpu->shared_per_block);
@@ -194,8 +202,16 @@ std::string mixed_refuses(const Frame& frame, const Place& place) {
 
 std::string tall_refused(const Frame& frame, const Place& place) {
   if (const char* reason = tall_refuses(frame)) return reason;
+  if (place.gpu && tall_shared(frame) > place.gpu->shared_per_block)
+    return text("tall needs %lld bytes of shared memory in a block, and this GPU allows %d", (long long)tall_shared(frame),
+                place.gpu->shared_per_block);
   if (!lapack::routine(lapack::GESDD, is_complex(frame) ? C128 : F64).address) return "no LAPACK library was found";
   return place.gpu ? needs_kernels_and(place, vendor::blas) : "";
+}
+
+std::string gpu_lstsq_refuses(const Frame& frame, const Place& place) {
+  const std::string reason = too_wide_lstsq(frame, place);
+  return reason.empty() ? needs_cusolver(frame, place) : reason;
 }
 
 // ---- which of them is fastest, where nothing was measured ----------------------------------------------------------
@@ -336,19 +352,29 @@ int64_t tall_host(Frame& frame) {
 // ---- what does the work --------------------------------------------------------------------------------------------
 
 constexpr Direct LAPACK_EIGH = {LAPACK, lapack::eigh}, LAPACK_SOLVE = {LAPACK, lapack::solve};
-constexpr Direct BATCHED_EIGH = {BATCHED, cuda::eigh_batched}, CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh};
-constexpr Direct CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
+constexpr Direct BATCHED_EIGH = {BATCHED, cuda::eigh_batched};
+// The library's own routines. AMD's is called through the same table, by another name.
+constexpr Direct CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh}, CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
+constexpr Direct ROCSOLVER_EIGH = {ROCSOLVER, cusolver::eigh}, ROCSOLVER_SOLVE = {ROCSOLVER, cusolver::solve};
+const Direct& solver_eigh(Frame& frame) {
+  const cuda::Properties* gpu = cuda::properties(frame);
+  return gpu && gpu->is_amd() ? ROCSOLVER_EIGH : CUSOLVER_EIGH;
+}
+const Direct& solver_solve(Frame& frame) {
+  const cuda::Properties* gpu = cuda::properties(frame);
+  return gpu && gpu->is_amd() ? ROCSOLVER_SOLVE : CUSOLVER_SOLVE;
+}
 
 // What the iteration falls back on: the direct routine that is the faster one of a single large matrix.
 const Direct& direct_eigh(Frame& frame) {
   if (frame.device == CPU) return LAPACK_EIGH;
-  if (frame.size[1] < cuda::EIGH_REDUCED_FROM) return CUSOLVER_EIGH;
+  if (frame.size[1] < cuda::EIGH_REDUCED_FROM) return solver_eigh(frame);
   const cuda::Properties* gpu = cuda::properties(frame);
-  return gpu && gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : CUSOLVER_EIGH;
+  return gpu && gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : solver_eigh(frame);
 }
 int run_krylov(Frame& frame) { return krylov::eigh(frame, direct_eigh(frame)); }
-int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
-int run_tall(Frame& frame) { return tall(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
+int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : solver_solve(frame)); }
+int run_tall(Frame& frame) { return tall(frame, frame.device == CPU ? LAPACK_SOLVE : solver_solve(frame)); }
 // The engine that run() would choose.
 Choice chosen(Frame& frame) { return frame.device == CPU ? decide(frame, {}) : decide(frame, {cuda::properties(frame), true}); }
 int run_chosen(Frame& frame) {
@@ -378,8 +404,10 @@ int lstsq_tall(Frame& frame) {
 }
 // Whether the tall engine decomposes a matrix with few columns inside another call: also below the sizes from which it is chosen
 // for a call of its own, as the host waits here anyway. H200: 20000 x 64 0.46 ms, by cuSOLVER 1.5.
-bool thin_svd_by_tall(const Frame& frame) {
+bool thin_svd_by_tall(Frame& frame) {
   constexpr int64_t LEAST_ROWS = 1024;
+  const cuda::Properties* gpu = frame.device == CPU ? nullptr : cuda::properties(frame);
+  if (gpu && tall_shared(frame) > gpu->shared_per_block) return false;
   return !tall_refuses(frame) && (tall_pays(frame) || frame.size[1] >= LEAST_ROWS);
 }
 int run_thin_svd(Frame& frame) { return thin_svd_by_tall(frame) ? run_tall(frame) : run_chosen(frame); }
@@ -442,7 +470,7 @@ struct Methods {
   }
 };
 
-Methods methods_of(int32_t op, int32_t device) {
+Methods cpu_methods_of(int32_t op) {
   static constexpr Method cholesky[] = {
       {BATCHED, cholesky_batched, nothing, cholesky_batched_pays, nullptr, lanes_bytes},
       {LAPACK, lapack::cholesky, needs_lapack, always, nullptr, nullptr}};
@@ -463,53 +491,74 @@ Methods methods_of(int32_t op, int32_t device) {
   static constexpr Method finite[] = {{BATCHED, lapwing::finite, nothing, always, nullptr, nullptr}};
   static constexpr Method hermitian[] = {{BATCHED, lapwing::hermitian, nothing, always, nullptr, nullptr}};
 
+  switch (op) {
+    case CHOLESKY: return {cholesky, 2};
+    case EIGH: case EIGVALSH: return {eigh, 3};
+    case SOLVE: return {solve, 3};
+    case QR: case SVD: case SVDVALS: return {tall, 3};
+    case SVD_PART: return {svd_part, 2};
+    case LSTSQ: return {lstsq, 3};
+    case EIG: case EIGVALS: case SCHUR: return {eig, 2};
+    case FINITE: return {finite, 1};
+    case HERMITIAN: return {hermitian, 1};
+    default: return {solve, 2};  // mixed solves whole systems alone
+  }
+}
+
+// SOLVER: CUSOLVER or ROCSOLVER
+template <int32_t SOLVER>
+Methods gpu_methods_of(int32_t op) {
   static constexpr Method gpu_cholesky[] = {
       {BATCHED, cuda::cholesky_batched, gpu_cholesky_batched_refuses, gpu_cholesky_batched_pays, nullptr, nullptr},
       {TILED, cuda::cholesky_tiled, gpu_tiled_refuses, gpu_tiled_pays, tiled_bytes, nullptr},
-      {CUSOLVER, cusolver::cholesky, needs_cusolver, always, cusolver::cholesky_scratch, nullptr}};
+      {SOLVER, cusolver::cholesky, needs_cusolver, always, cusolver::cholesky_scratch, nullptr}};
   static constexpr Method gpu_eigh[] = {
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
-      {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
+      {SOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_eig[] = {
       {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, gpu_eig_batched_pays, gpu_eig_bytes, nullptr},
-      {CUSOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
+      {SOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
       {LAPACK, eig_on_host, needs_lapack, always, nullptr, eig_on_host_bytes}};
   static constexpr Method gpu_schur[] = {gpu_eig[0], gpu_eig[2]};
   static constexpr Method gpu_solve[] = {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
-      {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
+      {SOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
       {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
   static constexpr Method gpu_tall[] = {{BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_svd_batched_pays, gpu_solve_bytes, nullptr},
-                                    {CUSOLVER, gpu_svd_cusolver, needs_cusolver, always, gpu_svd_cusolver_bytes, nullptr},
+                                    {SOLVER, gpu_svd_cusolver, needs_cusolver, always, gpu_svd_cusolver_bytes, nullptr},
                                     {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
   static constexpr Method gpu_qr[] = {
       {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};
   static constexpr Method gpu_lstsq[] = {
       {BATCHED, gpu_lstsq_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_lstsq_batched_bytes, nullptr},
-      {CUSOLVER, gpu_lstsq_cusolver, needs_cusolver, always, gpu_lstsq_cusolver_bytes, nullptr}};
+      {SOLVER, gpu_lstsq_cusolver, gpu_lstsq_refuses, always, gpu_lstsq_cusolver_bytes, nullptr}};
   static constexpr Method gpu_svd_part[] = {
       {KRYLOV, run_svd_part, svd_part_refuses, svd_part_pays, svd_part_bytes, nullptr},
-      {CUSOLVER, run_svd_by_full, needs_cusolver, always, svd_by_full_bytes, nullptr}};
+      {SOLVER, run_svd_by_full, needs_cusolver, always, svd_by_full_bytes, nullptr}};
   static constexpr Method gpu_finite[] = {{BATCHED, run_gpu_finite, nothing, always, nullptr, nullptr}};
   static constexpr Method gpu_hermitian[] = {{BATCHED, run_gpu_hermitian, nothing, always, nullptr, nullptr}};
 
-  const bool cpu = device == CPU;
   switch (op) {
-    case CHOLESKY: return cpu ? Methods{cholesky, 2} : Methods{gpu_cholesky, 3};
-    case EIGH: case EIGVALSH: return {cpu ? eigh : gpu_eigh, 3};
-    case SOLVE: return {cpu ? solve : gpu_solve, 3};
-    case QR: return {cpu ? tall : gpu_qr, 3};
-    case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
-    case SVD_PART: return {cpu ? svd_part : gpu_svd_part, 2};
-    case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
-    case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
-    case EIG: case EIGVALS: return cpu ? Methods{eig, 2} : Methods{gpu_eig, 3};
-    case SCHUR: return {cpu ? eig : gpu_schur, 2};
-    case FINITE: return {cpu ? finite : gpu_finite, 1};
-    case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
-    default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone
+    case CHOLESKY: return {gpu_cholesky, 3};
+    case EIGH: case EIGVALSH: return {gpu_eigh, 3};
+    case SOLVE: return {gpu_solve, 3};
+    case QR: return {gpu_qr, 3};
+    case SVD: case SVDVALS: return {gpu_tall, 3};
+    case SVD_PART: return {gpu_svd_part, 2};
+    case LSTSQ: return {gpu_lstsq, 2};
+    case QR_R: case QR_RAW: return {gpu_qr, 2};
+    case EIG: case EIGVALS: return {gpu_eig, 3};
+    case SCHUR: return {gpu_schur, 2};
+    case FINITE: return {gpu_finite, 1};
+    case HERMITIAN: return {gpu_hermitian, 1};
+    default: return {gpu_solve, 2};  // mixed solves whole systems alone
   }
+}
+
+Methods methods_of(int32_t op, int32_t device, bool is_amd) {
+  if (device == CPU) return cpu_methods_of(op);
+  return is_amd ? gpu_methods_of<ROCSOLVER>(op) : gpu_methods_of<CUSOLVER>(op);
 }
 
 // Methods for special cases, which are asked once the small kernels have declined.
@@ -599,9 +648,8 @@ int fill_plan(Frame& frame, const Place& place, Plan* plan) {
   const Choice choice = decide(frame, place);
   plan->engine = choice.engine();
   if (!choice.method && choice.why != Choice::EMPTY) {
-    const char* name = frame.engine > 0 && frame.engine < N_ENGINES ? ENGINE_NAMES[frame.engine] : "no engine";
     plan->engine = frame.engine;
-    plan->refusal = text("%s does not have this operation on %s", name, frame.device == CPU ? "the CPU" : "a GPU");
+    plan->refusal = no_method(frame, place);
     return 0;
   }
   plan->reason = full_reason(frame, place, choice);
@@ -616,9 +664,21 @@ int fill_plan(Frame& frame, const Place& place, Plan* plan) {
 
 }  // namespace
 
+std::string no_method(const Frame& frame, const Place& place) {
+  const bool is_amd = place.gpu && place.gpu->is_amd();
+  if (place.gpu && frame.engine == (is_amd ? CUSOLVER : ROCSOLVER))
+    return text("%s is for GPUs of %s, and this is %s, a GPU of %s\nhint: engine=\"%s\"", ENGINE_NAMES[frame.engine],
+                is_amd ? "NVIDIA" : "AMD", place.gpu->name, is_amd ? "AMD" : "NVIDIA", ENGINE_NAMES[is_amd ? ROCSOLVER : CUSOLVER]);
+  const char* name = frame.engine > 0 && frame.engine < N_ENGINES ? ENGINE_NAMES[frame.engine] : "of an unknown number";
+  return text("%s does not have this operation on %s", name, frame.device == CPU ? "the CPU" : "a GPU");
+}
+
 std::vector<int32_t> engines_of(int32_t op, int32_t device) {
   std::vector<int32_t> engines;
-  for (const Method& method : methods_of(op, device)) engines.push_back(method.engine);
+  for (const Method& method : methods_of(op, device, false)) {
+    engines.push_back(method.engine);
+    if (method.engine == CUSOLVER && op != EIG && op != EIGVALS) engines.push_back(ROCSOLVER);
+  }
   return engines;
 }
 
@@ -638,9 +698,11 @@ bool settle_part(Frame& frame) {
 }
 
 Choice decide(const Frame& frame, const Place& place) {
-  const Methods methods = methods_of(frame.op, frame.device);
+  const Methods methods = methods_of(frame.op, frame.device, place.gpu && place.gpu->is_amd());
   const Method* named = methods.find(frame.engine);
-  if (frame.engine != AUTO && !named) return {};
+  // where there is nothing to compute, nobody has asked yet whose GPU it is
+  const bool is_library = frame.device != CPU && !place.gpu && frame.engine == ROCSOLVER;
+  if (frame.engine != AUTO && !named && !is_library) return {};
   if (is_empty(frame)) return {nullptr, Choice::EMPTY};
   if (named) return {named, Choice::NAMED};
   const Method* wanted = methods.find(preferred.load(std::memory_order_relaxed));

@@ -37,7 +37,10 @@ struct Choice {
   int32_t engine() const { return method ? method->engine : int32_t(AUTO); }
 };
 
-// The engines that have the operation there, in the order of the table.
+// Why the engine that the frame names has no method there.
+std::string no_method(const Frame& frame, const Place& place);
+
+// The engines that have the operation there, on GPUs of either vendor, in the order of the table.
 std::vector<int32_t> engines_of(int32_t op, int32_t device);
 
 // Nothing to compute: a matrix of order 0 is positive definite and finite, and has no eigenvalue.

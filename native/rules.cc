@@ -61,7 +61,7 @@ bool fits(const Rule& rule, const Frame& frame, int32_t op, int64_t batch) {
   const int64_t n = frame.size[1];
   if (rule.op != op || rule.device != frame.device || rule.dtype != frame.dtype) return false;
   if (!is_measured_shape(frame)) return false;
-  if (op == CHOLESKY && rule.engine == CUSOLVER && n <= FILLS_THE_GPU && batch > 1) return false;
+  if (op == CHOLESKY && (rule.engine == CUSOLVER || rule.engine == ROCSOLVER) && n <= FILLS_THE_GPU && batch > 1) return false;
   return rule.n_min <= n && n <= rule.n_max && rule.batch_min <= batch && batch <= rule.batch_max;
 }
 

@@ -75,10 +75,7 @@ void keep_shared_input(Frame& frame) {
 int run_at(Frame& frame, const Place& place) {
   if (is_empty(frame)) return run_empty(frame);
   const Choice choice = decide(frame, place);
-  if (!choice.method) {
-    const char* name = frame.engine > 0 && frame.engine < N_ENGINES ? ENGINE_NAMES[frame.engine] : "of an unknown number";
-    return fail(frame, "engine %s does not have this operation on %s", name, frame.device == CPU ? "the CPU" : "a GPU");
-  }
+  if (!choice.method) return fail(frame, "engine %s", no_method(frame, place).c_str());
   if (choice.why == Choice::NAMED || choice.why == Choice::LIMITS) {  // others were asked on the way
     const std::string refusal = choice.method->refuses(frame, place);
     if (!refusal.empty()) return fail(frame, "engine %s: %s", ENGINE_NAMES[choice.engine()], refusal.c_str());

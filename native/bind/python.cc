@@ -14,6 +14,7 @@
 #include "gpu/cubin_cache.h"
 #include "gpu/cuda.h"
 #include "gpu/dry.h"
+#include "gpu/hip.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/solve.h"
 #include "frame.h"
@@ -503,14 +504,16 @@ PyObject* bind_capsule(PyObject*, PyObject* args) {
   return PyBool_FromLong(lapwing::lapack::bind(name, address, width, false));
 }
 
-// configure(kernel_sources, kernel_packs, kernel_cache, first_library_paths, last_library_paths, paths_of_newer_solvers)
+// configure(kernel_sources, kernel_packs, kernel_cache, first_library_paths, last_library_paths, paths_of_newer_solvers,
+//           first_paths_of_AMD's_libraries, last_paths_of_AMD's_libraries)
 PyObject* configure(PyObject*, PyObject* args) {
-  const char *sources, *packs, *cache, *first, *last, *beside = "";
-  if (!PyArg_ParseTuple(args, "sssss|s", &sources, &packs, &cache, &first, &last, &beside)) return nullptr;
+  const char *sources, *packs, *cache, *first, *last, *beside = "", *amd_first = "", *amd_last = "";
+  if (!PyArg_ParseTuple(args, "sssss|sss", &sources, &packs, &cache, &first, &last, &beside, &amd_first, &amd_last)) return nullptr;
   lapwing::cuda::set_source_folder(sources);
   lapwing::kernel_pack::set_places(packs, sources);
   lapwing::cubin_cache::set_folder(cache);
   lapwing::vendor::set_paths(first, last, beside);
+  lapwing::vendor::set_amd_paths(amd_first, amd_last);
   Py_RETURN_NONE;
 }
 
@@ -526,15 +529,18 @@ PyObject* solver_copies(PyObject*, PyObject*) {
 }
 
 // kernels(op, dtype, device, ordinal, engine, threads, flags, sizes, gpu) -> [(source, options), ...]: what the call would
-// launch on a GPU (multiprocessors, shared bytes of a block, compute capability, name) that need not be here
+// launch on a GPU (multiprocessors, shared bytes of a block, compute capability, name) that need not be here; one of AMD's has the
+// compute capability 0, and its architecture and lanes follow
 PyObject* kernels(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Frame frame;
   lapwing::cuda::Properties gpu{};
-  const char* name;
+  const char *name, *architecture = "";
   if (!read_fixed(frame, "kernels", args, count, FIXED + 1, FIXED + 1)) return nullptr;
-  if (!PyArg_ParseTuple(args[FIXED], "iiis", &gpu.multiprocessors, &gpu.shared_per_block, &gpu.compute_capability, &name))
+  if (!PyArg_ParseTuple(args[FIXED], "iiis|si", &gpu.multiprocessors, &gpu.shared_per_block, &gpu.compute_capability, &name,
+                        &architecture, &gpu.lanes))
     return nullptr;
   std::strncpy(gpu.name, name, sizeof gpu.name - 1);
+  std::strncpy(gpu.architecture, architecture, sizeof gpu.architecture - 1);
   std::string error;
   lapwing::cuda::Dry dry(gpu);
   if (unlocked([&] { return dry.run(frame, &error); })) {
@@ -640,7 +646,33 @@ PyObject* gpus(PyObject*, PyObject*) {
   return list;
 }
 
-// cuda_versions() -> {"driver": 13000, ...}: what could be asked
+// amd_gpus() -> [(architecture, lanes of a wave), ...], in the order of gpus(); empty where the GPUs are not AMD's
+PyObject* amd_gpus(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  if (!list || lapwing::vendor::missing(lapwing::vendor::driver) || !lapwing::vendor::is_amd()) return list;
+  int count = 0;
+  lapwing::vendor::table().device_count(&count);
+  for (int i = 0; i < count; i++)
+    append(list, Py_BuildValue("(si)", lapwing::vendor::hip::architecture_of(i).c_str(), lapwing::vendor::hip::lanes_of(i)));
+  return list;
+}
+
+// amd_versions() -> {"driver": "6.2.41134", ...}: the versions of AMD's libraries that were found, in their own words
+PyObject* amd_versions(PyObject*, PyObject*) {
+  using namespace lapwing::vendor;
+  PyObject* out = PyDict_New();
+  if (missing(driver) || !is_amd()) return out;
+  const std::pair<const char*, Library> all[] = {{"driver", driver}, {"compiler", compiler}, {"blas", blas}, {"solver", solver}};
+  for (const auto& [name, library] : all) {
+    if (missing(library)) continue;
+    PyObject* text = PyUnicode_FromString(hip::version_of(library).c_str());
+    PyDict_SetItemString(out, name, text);
+    Py_DECREF(text);
+  }
+  return out;
+}
+
+// cuda_versions() -> {"driver": 13000, ...}: what could be asked; empty where the GPUs are AMD's
 PyObject* cuda_versions(PyObject*, PyObject*) {
   PyObject* out = PyDict_New();
   const auto& api = lapwing::vendor::table();
@@ -650,7 +682,9 @@ PyObject* cuda_versions(PyObject*, PyObject*) {
     PyDict_SetItemString(out, name, number);
     Py_DECREF(number);
   };
-  if (!lapwing::vendor::missing(lapwing::vendor::driver) && !api.driver_version(&major)) put("driver", major);
+  const bool has_driver = !lapwing::vendor::missing(lapwing::vendor::driver);
+  if (lapwing::vendor::is_amd()) return out;
+  if (has_driver && !api.driver_version(&major)) put("driver", major);
   if (!lapwing::vendor::missing(lapwing::vendor::solver) && !api.solver_version(&major)) put("solver", major);
   if (!lapwing::vendor::missing(lapwing::vendor::compiler) && !api.rtc_version(&major, &minor))
     put("compiler", 1000 * major + 10 * minor);
@@ -697,6 +731,8 @@ PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t))
 
 PyMethodDef methods[] = {
     {"allowed_threads", allowed_threads, METH_NOARGS, nullptr},
+    {"amd_gpus", amd_gpus, METH_NOARGS, nullptr},
+    {"amd_versions", amd_versions, METH_NOARGS, nullptr},
     {"bind_capsule", bind_capsule, METH_VARARGS, nullptr},
     {"bind_library", bind_library, METH_VARARGS, nullptr},
     {"checksum", checksum, METH_VARARGS, nullptr},

@@ -76,7 +76,8 @@ int multiply_by_q(const Job& job, const void* w, const void* tau, void* right, i
 // 256 5.6 and 22 ms, 2048 84 and 430 ms; values alone, which it cannot do without vectors: 64 2.8 and 0.5 ms, 128 4.4 and
 // 4.8 ms.
 constexpr int64_t POLAR_FROM = 32, POLAR_VALUES_FROM = 128;
-bool by_polar(const Frame& frame) { return smaller(frame) >= (frame.op == SVD ? POLAR_FROM : POLAR_VALUES_FROM); }
+// AMD's library has no such routine.
+bool by_polar(const Frame& frame) { return table().gesvdp && smaller(frame) >= (frame.op == SVD ? POLAR_FROM : POLAR_VALUES_FROM); }
 
 // A tall matrix is handed over as conj(A), a wide one as A^T: the library takes no wide ones.
 struct Shape {

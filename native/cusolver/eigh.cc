@@ -56,7 +56,8 @@ Job read(const Frame& frame) {
   job.newest = !many && frame.dtype <= F64 && job.n >= (whole ? NEWEST_FROM : NEWEST_PART_FROM) && !vendor::missing(vendor::newest_solver);
   const bool small = job.n < LIBRARY_CHOOSES_FROM && frame.dtype == F64 && !job.vectors;
   job.algorithm = small ? vendor::ALGORITHM_TWO_STAGES : vendor::ALGORITHM_ANY;
-  job.method = many ? MANY : whole || job.newest ? WHOLE : PART;
+  // older solvers of AMD's find all of a spectrum or nothing
+  job.method = many ? MANY : whole || job.newest || !vendor::table().syevdx ? WHOLE : PART;
   job.in_result = job.vectors && whole;
   job.in_input = !job.in_result && (frame.flags & OVERWRITE);
   job.chunk = many ? std::clamp<int64_t>(MOST_ELEMENTS / (job.n * job.n), 1, std::min(job.batch, MOST_MATRICES)) : 1;

@@ -43,13 +43,19 @@ int launch_thread(Frame& frame, const Call& call) {
 }
 
 int launch_rows(Frame& frame, const Call& call) {
-  constexpr int threads = 128;
-  int lanes = 4;
+  int threads = 128, lanes = 4;
   while (lanes < call.n) lanes *= 2;
+  const int64_t each = call.n * staged(call.n * call.element);
+  constexpr int64_t ALWAYS = 64000;  // bytes that every GPU has
+  if (threads / lanes * each > ALWAYS) {
+    const Properties* device = properties(frame);
+    while (device && threads > lanes && threads / lanes * each > device->shared_per_block) threads /= 2;
+  }
   const int matrices = threads / lanes;
-  const size_t shared = size_t(matrices * call.n * staged(call.n * call.element));
+  const size_t shared = size_t(matrices * each);
   const std::string choice = call.options(16, " -DLW_KERNEL=1 -DLW_N=%d -DLW_THREADS=%d", int(call.n), threads);
-  return start(frame, "cholesky.cu", choice, "cholesky_rows", grid_for((call.batch + matrices - 1) / matrices), threads, shared,
+  return start(frame, "cholesky.cu", choice, "cholesky_rows", grid_for((call.batch + matrices - 1) / matrices),
+               unsigned(threads), shared,
                call.a, call.out, call.info, call.batch);
 }
 

@@ -14,6 +14,7 @@
 
 #include "gpu/cubin_cache.h"
 #include "gpu/dry.h"
+#include "gpu/hip.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/vendor.h"
 #include "run.h"
@@ -45,7 +46,12 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-const char* const ALWAYS = " -std=c++17 -default-device";  // behind the options of every kernel
+// Behind the options of every kernel.
+const char* const ALWAYS = " -std=c++17 -default-device";
+// The same for AMD's compiler, whose kernels also learn how many lanes a wave has.
+std::string always_for(const std::string& architecture, int lanes) {
+  return " -std=c++17 -DLW_WAVE=" + std::to_string(lanes) + " --offload-arch=" + architecture;
+}
 
 struct Source {
   std::string text;
@@ -86,8 +92,8 @@ std::vector<std::string> words(const std::string& text) {
 }
 
 // "" leaves a message in the frame.
-std::string compile_source(Frame& frame, const Source& source, const char* name, const std::string& options, std::string* log) {
-  const auto& rtc = vendor::table();
+std::string compile_source(Frame& frame, const vendor::Table& rtc, const Source& source, const char* name, const std::string& options,
+                           std::string* log) {
   std::vector<const char*> header_text, header_name, flags;
   for (const auto& header : source.headers) {
     header_name.push_back(header.first.c_str());
@@ -150,21 +156,22 @@ void* find_module(Frame& frame, const char* name, const std::string& options, co
   void* module = nullptr;
   const auto load = [&](const std::string& binary) { return vendor::table().module_load(&module, binary.data()); };
   *origin = "pack";
-  std::string binary = kernel_pack::find(kernel_pack::key_of(source.key(options)), device->compute_capability);
+  std::string binary = has_pack ? kernel_pack::find(kernel_pack::key_of(source.key(options + ALWAYS)), device->compute_capability) : "";
   if (!binary.empty() && load(binary) == 0) return module;
 
   if (!has_compiler()) return nullptr;
   *origin = "cache";
   int major = 0, minor = 0;
   vendor::table().rtc_version(&major, &minor);
-  const std::string all = options + " -arch=sm_" + std::to_string(device->compute_capability);
-  const std::string key = source.key(std::to_string(major) + "." + std::to_string(minor) + " " + all);
+  const std::string all = options + (device->is_amd() ? always_for(device->architecture, device->lanes)
+                                                      : ALWAYS + (" -arch=sm_" + std::to_string(device->compute_capability)));
+  const std::string key = source.key((device->is_amd() ? "amd " : "") + std::to_string(major) + "." + std::to_string(minor) + " " + all);
   binary = cubin_cache::read(key);
   if (!binary.empty() && load(binary) == 0) return module;
 
   *origin = COMPILER;
   std::string log;
-  binary = compile_source(frame, source, name, all, &log);
+  binary = compile_source(frame, vendor::table(), source, name, all, &log);
   if (binary.empty()) return nullptr;
   if (check(frame, load(binary), "loading a kernel")) return nullptr;
   cubin_cache::write(key, binary);
@@ -174,7 +181,7 @@ void* find_module(Frame& frame, const char* name, const std::string& options, co
 void* load_module(Frame& frame, const char* name, const char* options) {
   const auto start = std::chrono::steady_clock::now();
   const char* origin = "";
-  void* module = find_module(frame, name, std::string(options) + ALWAYS, &origin);
+  void* module = find_module(frame, name, options, &origin);
   if (!module) return nullptr;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (origin == COMPILER) note("compiled %s for this GPU in %.2f s (%s)", name, seconds, options);
@@ -192,13 +199,17 @@ void set_source_folder(const char* path) {
 
 std::string compile(Frame& frame, const char* name, const std::string& options, const std::string& architecture,
                     std::string* log) {
-  if (const char* reason = vendor::missing(vendor::compiler)) {
-    fail(frame, "the run-time compiler is missing: %s", reason);
+  std::string reason;
+  const vendor::Table* rtc = vendor::compiler_for(architecture, &reason);
+  if (!rtc) {
+    fail(frame, "the run-time compiler is missing: %s", reason.c_str());
     return "";
   }
   Source source;
   if (!read_source(frame, name, &source)) return "";
-  return compile_source(frame, source, name, options + ALWAYS + " -arch=" + architecture, log);
+  const bool is_amd = architecture.compare(0, 3, "gfx") == 0;
+  const std::string always = is_amd ? always_for(architecture, vendor::hip::lanes_of(architecture)) : ALWAYS + (" -arch=" + architecture);
+  return compile_source(frame, *rtc, source, name, options + always, log);
 }
 
 std::string pack_key(Frame& frame, const char* name, const std::string& options) {
@@ -266,6 +277,16 @@ const Properties* properties(Frame& frame) {
   if (!status) status = api.device_name(p.name, sizeof p.name, device);
   if (check(frame, status, "reading the GPU's properties")) return nullptr;
   p.compute_capability = 10 * major + minor;
+  if (vendor::is_amd()) {
+    const std::string architecture = vendor::hip::architecture_of(device);
+    if (architecture.empty() || architecture.size() >= sizeof p.architecture) {
+      fail(frame, "the driver does not say which architecture %s has", p.name);
+      return nullptr;
+    }
+    std::snprintf(p.architecture, sizeof p.architecture, "%s", architecture.c_str());
+    p.lanes = vendor::hip::lanes_of(device);
+    p.together = vendor::hip::has_cooperative_launch(device);
+  }
   return &(known[device] = p);
 }
 

@@ -28,7 +28,7 @@ class Guard {
 // from the run-time compiler, and is loaded once per process and device. `shared` raises the kernel's dynamic shared memory limit. nullptr leaves a message in the frame.
 void* function(Frame& frame, const char* source, const char* options, const char* name, size_t shared = 0);
 
-// A device source compiled for an architecture ("sm_90"), which need not be that of a GPU here, and what the compiler said. ""
+// A device source compiled for an architecture ("sm_90", "gfx90a"), which need not be that of a GPU here, and what the compiler said. ""
 // leaves a message in the frame.
 std::string compile(Frame& frame, const char* source, const std::string& options, const std::string& architecture,
                     std::string* log);
@@ -95,8 +95,12 @@ int copy(Frame& frame, void* to, const void* from, size_t bytes);
 struct Properties {
   int multiprocessors;
   int shared_per_block;    // the most dynamic shared memory a block may ask for, in bytes
-  int compute_capability;  // 90 for sm_90
+  int compute_capability;  // 90 for sm_90; 0: a GPU of AMD's
   char name[128];
+  char architecture[16] = "";  // of AMD's: "gfx90a"
+  int lanes = 32;              // threads of a warp, or of a wave
+  bool together = true;        // blocks of a kernel may wait for each other
+  bool is_amd() const { return architecture[0]; }
 };
 const Properties* properties(Frame& frame);
 

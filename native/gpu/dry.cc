@@ -27,8 +27,12 @@ int Dry::run(Frame frame, std::string* error) {
   frame.interrupted = nullptr;
   repeats_ = 0;
   const int status = lapwing::run(frame);
-  if (!status || repeats_ > MOST_REPEATS) return 0;
-  *error = frame.error;
+  if (status && repeats_ <= MOST_REPEATS) {
+    *error = frame.error;
+    return 1;
+  }
+  if (libraries_.largest_shared() <= unsigned(gpu.shared_per_block)) return 0;
+  *error = "a kernel asks for " + std::to_string(libraries_.largest_shared()) + " bytes of shared memory";
   return 1;
 }
 

@@ -42,12 +42,17 @@ int queue(Frame& frame, const char* name, int64_t order, int64_t blocks, size_t 
 
 }  // namespace
 
+int64_t triangles_shared(const Frame& frame) {
+  const Sizes at(frame);
+  return ((TILE + 1) * TILE + TILE + at.least) * at.element + 32 * at.real;
+}
+
 int solve_by_triangles(Frame& frame, const Triangles& t) {
   const Sizes at(frame);
   const Call call{t.r, t.right, frame.buffer[2], frame.buffer[3], frame.buffer[4], frame.buffer[5], t.a_state, t.b_state, at.batch,
                   t.r_stride, t.right_stride, int32_t(t.r_ld), int32_t(t.right_ld), int32_t(at.m), int32_t(at.least),
                   int32_t(at.k), int32_t(at.n), at.wide()};
-  const auto shared = size_t(((TILE + 1) * TILE + TILE + at.least) * at.element + 32 * at.real);
+  const auto shared = size_t(triangles_shared(frame));
   return queue(frame, "lstsq_rank", at.least, at.batch, shared, call, rcond_of(frame)) ||
          (at.k && queue(frame, "lstsq_solve", at.least, at.batch * at.k, shared, call));
 }

@@ -23,6 +23,7 @@ struct Triangles {
 // The rank of each matrix of an LSTSQ frame, UNPROVEN where R does not prove it to be full, x and the residuals. For wide
 // matrices Q remains to be applied to x.
 int solve_by_triangles(Frame& frame, const Triangles& triangles);
+int64_t triangles_shared(const Frame& frame);  // bytes of shared memory of a block
 
 // x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame). Where that is null, memory is
 // asked for only if there are any.

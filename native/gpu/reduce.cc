@@ -95,7 +95,7 @@ double step_time(const TeamShape& s, int32_t dtype, int64_t n) {
 
 // The fastest team: more blocks of a matrix have less to do, but fewer matrices are in work at the same time.
 TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu, double* time = nullptr) {
-  const int64_t most = gpu.multiprocessors, largest = std::max<int64_t>(n / (n < 1024 ? 16 : 8), 1);
+  const int64_t most = gpu.multiprocessors, largest = gpu.together ? std::max<int64_t>(n / (n < 1024 ? 16 : 8), 1) : 1;
   TeamShape best{};
   double least = 0;
   for (int64_t teams = 1; teams <= most; teams++) {
@@ -236,6 +236,7 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
 
 bool Tridiagonal::fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu) {
   if (!vectors && values_bytes(n) + RESERVED > gpu.shared_per_block) return false;
+  if (factor_bytes(64, int64_t(size_of(dtype))) > gpu.shared_per_block) return false;
   return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, 1, n, gpu)) &&
          divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);
 }

@@ -111,12 +111,15 @@ bool is_thread(const Frame& frame, const Plan& plan, int64_t n) {
   return n <= (plan.factor == HERMITIAN_FACTOR ? hermitian_limit : limit)[frame.dtype];
 }
 
-Shape thread_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
+Shape thread_shape(Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   const int64_t element = int64_t(size_of(frame.dtype));
   Shape shape{};
   shape.together = plan.give == GIVE_X ? int(std::min<int64_t>(k, element == 4 ? 8 : 4)) : 1;
   const int64_t bytes = staged(n * n * element, 1) + (plan.give == GIVE_X ? staged(n * shape.together * element, 1) : 0);
   shape.threads = bytes * 256 <= 36 * 1024 ? 256 : bytes * 128 <= 36 * 1024 ? 128 : 64;
+  constexpr int64_t ALWAYS = 64000;  // bytes that every GPU has
+  const Properties* gpu = bytes * shape.threads > ALWAYS ? properties(frame) : nullptr;
+  while (gpu && shape.threads > 16 && bytes * shape.threads > gpu->shared_per_block) shape.threads /= 2;
   shape.lanes = shape.resident = 1;
   shape.matrices = shape.threads;
   shape.shared = size_t(bytes * shape.threads);

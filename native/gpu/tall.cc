@@ -7,6 +7,7 @@
 #include "gpu/steps.h"
 #include "gpu/vendor.h"
 #include "methods/storage.h"
+#include "methods/tall.h"
 #include "methods/tall_pass.h"
 
 namespace lapwing {
@@ -23,6 +24,8 @@ int64_t pairs_of(int64_t columns) {
   const int64_t tiles = (columns + width_of(columns) - 1) / width_of(columns);
   return tiles * (tiles + 1) / 2;
 }
+
+int64_t row_bytes(int64_t real, int64_t width) { return real * width + 32; }  // of a row in shared memory
 
 // Blocks that share the rows for G, and how many rows each has
 struct Share {
@@ -116,7 +119,7 @@ class CudaRows : public TallRows<R> {
     steps_.start(options, name, grid, threads, shared, arguments...);
   }
 
-  size_t line_bytes() const { return sizeof(R) * size_t(width_) + 32; }  // of a row in shared memory
+  size_t line_bytes() const { return size_t(row_bytes(int64_t(sizeof(R)), width_)); }
 
   // For blocks of columns J: X_J <- (A_J - X_(<J) F_(<J,J)) F_JJ^-1
   void solve(bool with_gram) {
@@ -167,6 +170,12 @@ class CudaRows : public TallRows<R> {
 
 std::unique_ptr<TallRows<float>> cuda_rows(float, Frame& frame) { return std::make_unique<CudaRows<float>>(frame); }
 std::unique_ptr<TallRows<double>> cuda_rows(double, Frame& frame) { return std::make_unique<CudaRows<double>>(frame); }
+
+int64_t tall_shared(const Frame& frame) {
+  const int64_t n = columns_of(frame), width = width_of(n), real = frame.dtype % 2 ? 8 : 4, tiles = n <= width ? 1 : 2;
+  const int64_t line = row_bytes(real, width);
+  return std::max(PANEL * line + real * width * (width + 1), STAGES * DEPTH * tiles * line + 8 * tiles * width);
+}
 
 int64_t tall_device_bytes(const Frame& frame) {
   return int64_t((frame.dtype % 2 ? storage_bytes<Storage<double>, Frame> : storage_bytes<Storage<float>, Frame>)(frame));

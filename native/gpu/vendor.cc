@@ -1,25 +1,36 @@
 #include "gpu/vendor.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "gpu/hip.h"
 
 namespace lapwing::vendor {
 namespace {
 
 std::mutex mutex;
-Table symbols;
-bool found[N_LIBRARIES];
-std::string paths_first, paths_last, paths_beside;
+// Each vendor's rows, and which of its libraries were found. The driver that starts first decides which of them table() gives.
+struct Column {
+  Table symbols;
+  bool found[N_LIBRARIES] = {};
+};
+Column nvidia, amd;
+std::atomic<Column*> column{&nvidia};
+std::string paths_first, paths_last, paths_beside, amd_first, amd_last;
 std::vector<SolverCopy> copies;  // what the search for the newest solver saw
 thread_local bool pretending = false;
+thread_local unsigned pretended_shared = 0;
 
 template <class Result, class... Arguments>
 void do_nothing(Result (*&call)(Arguments...)) {
@@ -43,6 +54,14 @@ Table make_pretended() {
   made.stream_context = [](void*, void** context) { return give_handle(context); };
   made.copy_to_host = [](void* to, uint64_t, size_t bytes, void*) {
     std::memset(to, 0, bytes);
+    return 0;
+  };
+  made.launch = [](void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*, void**, void**) {
+    pretended_shared = std::max(pretended_shared, shared);
+    return 0;
+  };
+  made.launch_together = [](void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*, void**) {
+    pretended_shared = std::max(pretended_shared, shared);
     return 0;
   };
   made.memory_info = [](size_t* free, size_t* total) {
@@ -134,8 +153,8 @@ void* open_copy(SolverCopy& copy) {
 // The newest copy that loads and was measured to be faster, which may be the ordinary one; the rest of `copies` says why not.
 void* open_newest() {
   copies.clear();
-  SolverCopy ordinary{path_of(reinterpret_cast<void*>(symbols.solver_create)), 0, "", true};
-  symbols.solver_version(&ordinary.version);
+  SolverCopy ordinary{path_of(reinterpret_cast<void*>(nvidia.symbols.solver_create)), 0, "", true};
+  nvidia.symbols.solver_version(&ordinary.version);
   copies.push_back(ordinary);
   for (const std::string* folders : {&paths_first, &paths_beside, &paths_last})
     for (const std::string& folder : split(*folders))
@@ -167,65 +186,190 @@ void* open_newest() {
   return best;
 }
 
-std::string load(Library library) {
-  void* handle = library == newest_solver ? (found[solver] ? open_newest() : nullptr) : open(library);
+// "" when the driver starts and sees a GPU.
+std::string start(const Table& symbols, const char* maker) {
+  int count = 0;
+  if (symbols.init(0) || symbols.device_count(&count)) return std::string("the ") + maker + " driver does not start";
+  return count ? "" : std::string("the ") + maker + " driver sees no GPU";
+}
+
+std::string load_nvidia(Library library) {
+  void* handle = library == newest_solver ? (nvidia.found[solver] ? open_newest() : nullptr) : open(library);
   if (!handle && library == newest_solver) return "there is no copy of cuSOLVER " + version_text(FIRST_NEWEST) + " or newer";
   if (!handle) return std::string(NAMES[library][0]) + " was not found";
-#define LAPWING_FIND(of, name, symbol, result, arguments)                        \
-  if (of == library) {                                                           \
-    symbols.name = reinterpret_cast<result(*) arguments>(dlsym(handle, symbol)); \
-    if (!symbols.name) return library_of(NAMES[library][0]) + " has no " + symbol;  \
+#define LAPWING_FIND(of, name, symbol, result, arguments)                               \
+  if (of == library) {                                                                  \
+    nvidia.symbols.name = reinterpret_cast<result(*) arguments>(dlsym(handle, symbol)); \
+    if (!nvidia.symbols.name) return library_of(NAMES[library][0]) + " has no " + symbol;  \
   }
   LAPWING_VENDOR(LAPWING_FIND)
 #undef LAPWING_FIND
-  if (library == driver) {
-    int count = 0;
-    if (symbols.init(0) || symbols.device_count(&count)) return "the NVIDIA driver does not start";
-    if (count == 0) return "the NVIDIA driver sees no GPU";
+  return library == driver ? start(nvidia.symbols, "NVIDIA") : "";
+}
+
+// ---- AMD's libraries -------------------------------------------------------------------------------------------------
+
+// Names without their versions: several are in use, and frameworks bring copies with names of their own.
+const char* amd_name(Library library) {
+  switch (library) {
+    case driver: return "libamdhip64";
+    case compiler: return "libhiprtc";
+    case blas: case dense_blas: return "librocblas";
+    default: return "librocsolver";
   }
-  return "";
+}
+
+// The path of a library in this process whose file name begins with `name`, "" where there is none.
+std::string loaded_path(const char* name) {
+  struct Search {
+    std::string start, path;
+  } search{name, ""};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto* s = static_cast<Search*>(data);
+        const std::string path = info->dlpi_name ? info->dlpi_name : "";
+        const std::string file = path.substr(path.rfind('/') + 1);
+        const char next = file.size() > s->start.size() ? file[s->start.size()] : 0;
+        if (file.compare(0, s->start.size(), s->start) == 0 && (next == '.' || next == '-')) s->path = path;
+        return int(!s->path.empty());
+      },
+      &search);
+  return search.path;
+}
+
+void* open_amd_in(const std::string& folders, const char* name) {
+  for (const std::string& folder : split(folders))
+    for (const char* version : {".so.7", ".so.6", ".so.5", ".so.4", ".so.0", ".so"})
+      if (void* handle = dlopen((folder + (folder.empty() ? "" : "/") + name + version).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+  return nullptr;
+}
+
+// The copy that this process has, else one beside the driver, for all of them must fit together, else what is installed.
+void* open_amd(Library library) {
+  const char* name = amd_name(library);
+  if (void* handle = open_amd_in(amd_first, name)) return handle;
+  const std::string path = loaded_path(name), beside = library == driver ? "" : loaded_path(amd_name(driver));
+  if (!path.empty())
+    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD)) return handle;
+  if (!beside.empty())
+    if (void* handle = open_amd_in(beside.substr(0, beside.rfind('/')), name)) return handle;
+  for (const char* version : {".so.7", ".so.6", ".so.5", ".so.4", ".so.0", ".so"})
+    if (void* handle = dlopen((std::string(name) + version).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+  if (void* handle = open_amd_in(amd_last, name)) return handle;
+  // older drivers hold the compiler themselves
+  return library == compiler ? open_amd(driver) : nullptr;
+}
+
+std::string load_amd(Library library) {
+  if (library == newest_solver) return "AMD's solver has one copy for all routines";
+  if (library == eig_solver) return "rocSOLVER has no eigenvalues of general matrices";
+  // rocSOLVER's handles and workspaces are rocBLAS's
+  if ((library == solver || library == many_solver || library == dense_solver) && !amd.found[blas]) {
+    const std::string reason = load_amd(blas);
+    if (!reason.empty()) return reason;
+    amd.found[blas] = true;
+  }
+  void* handle = open_amd(library);
+  if (!handle) return std::string(amd_name(library)) + ".so was not found";
+  const std::string reason = hip::fill(library, handle, &amd.symbols);
+  if (!reason.empty()) return std::string(amd_name(library)) + ": " + reason;
+  return library == driver ? start(amd.symbols, "AMD") : "";
+}
+
+// ---- which vendor ----------------------------------------------------------------------------------------------------
+
+bool exists(const char* path) { return access(path, F_OK) == 0; }
+
+// AMD's driver is not opened on a machine without one of its GPUs, unless this process has it or the user names its folder.
+bool may_be_amd() {
+  return !amd_first.empty() || !loaded_path(amd_name(driver)).empty() || exists("/dev/kfd") || exists("/dev/dxg");
+}
+
+// What this process has loaded decides, then what is installed.
+std::string load_driver() {
+  const bool nvidia_loaded = !loaded_path("libcuda").empty(), amd_loaded = !loaded_path(amd_name(driver)).empty();
+  const bool amd_first_asked = ((amd_loaded && !nvidia_loaded) || !amd_first.empty()) && paths_first.empty();
+  std::string reasons[2];
+  for (const bool is_amd : {amd_first_asked, !amd_first_asked}) {
+    if (is_amd && !may_be_amd()) continue;
+    reasons[is_amd] = is_amd ? load_amd(driver) : load_nvidia(driver);
+    if (!reasons[is_amd].empty()) continue;
+    column = is_amd ? &amd : &nvidia;
+    return "";
+  }
+  // a driver that was found and does not work says more than one that is absent
+  const bool amd_is_here = !reasons[1].empty() && reasons[1].find("was not found") == std::string::npos;
+  return amd_is_here && reasons[0].find("was not found") != std::string::npos ? reasons[1] : reasons[0];
+}
+
+std::string load(Library library) {
+  if (library == driver) return load_driver();
+  if (!nvidia.found[driver] && !amd.found[driver] && may_be_amd())  // whose library it is, the driver decides
+    column.load()->found[driver] = load_driver().empty();
+  return column == &amd ? load_amd(library) : load_nvidia(library);
 }
 
 }  // namespace
+
+bool is_amd() { return column == &amd; }
 
 const char* missing(Library library) {
   if (pretending) return library == newest_solver ? "it is not asked for" : nullptr;
   if (library == newest_solver)
     if (const char* reason = missing(solver)) return reason;
   std::lock_guard<std::mutex> hold(mutex);
-  if (found[library]) return nullptr;
+  if (column.load()->found[library]) return nullptr;
   // the folders are searched once: opening copies takes time
   if (library == newest_solver && !copies.empty()) return "there is no newer copy of cuSOLVER";
   static bool old_solver = false;  // what a library that is there lacks, it will lack tomorrow
-  if (library == many_solver && old_solver) return "this cuSOLVER cannot take several matrices together";
+  if (library == many_solver && old_solver) return "this solver library cannot take several matrices together";
   // Asked again after a failure it looks again: a framework may have loaded the library since.
   static thread_local std::string reason;
   reason = load(library);
-  old_solver = old_solver || (library == many_solver && !reason.empty() && found[solver]);
-  found[library] = reason.empty();
-  return found[library] ? nullptr : reason.c_str();
+  Column& now = *column;
+  old_solver = old_solver || (library == many_solver && !reason.empty() && now.found[solver]);
+  now.found[library] = reason.empty();
+  return now.found[library] ? nullptr : reason.c_str();
 }
 
 const Table& table() {
-  if (!pretending) return symbols;
+  if (!pretending) return column.load(std::memory_order_relaxed)->symbols;
   static const Table pretended = make_pretended();
   return pretended;
 }
 
-Pretence::Pretence() { pretending = true; }
+const Table* compiler_for(const std::string& architecture, std::string* reason) {
+  Column& of = architecture.compare(0, 3, "gfx") == 0 ? amd : nvidia;
+  std::lock_guard<std::mutex> hold(mutex);
+  if (!of.found[compiler]) *reason = &of == &amd ? load_amd(compiler) : load_nvidia(compiler);
+  of.found[compiler] = of.found[compiler] || reason->empty();
+  return of.found[compiler] ? &of.symbols : nullptr;
+}
+
+Pretence::Pretence() {
+  pretending = true;
+  pretended_shared = 0;
+}
+unsigned Pretence::largest_shared() const { return pretended_shared; }
 Pretence::~Pretence() { pretending = false; }
 
 void set_paths(const char* first, const char* last, const char* beside) {
   std::lock_guard<std::mutex> hold(mutex);
   paths_beside = beside;
-  if (!found[newest_solver]) copies.clear();
+  if (!nvidia.found[newest_solver]) copies.clear();
   paths_first = first;
   paths_last = last;
 }
 
+void set_amd_paths(const char* first, const char* last) {
+  std::lock_guard<std::mutex> hold(mutex);
+  amd_first = first;
+  amd_last = last;
+}
+
 void reject_newest(const char* reason) {
   std::lock_guard<std::mutex> hold(mutex);
-  found[newest_solver] = false;
+  nvidia.found[newest_solver] = false;
   for (SolverCopy& copy : copies)
     if (copy.problem.empty()) copy.problem = reason;
 }

@@ -1,6 +1,6 @@
 // Every vendor name lapwing calls, in one table: (library, our name, the vendor's symbol, result and arguments).
 // Handles and streams are pointers and enums are ints; the declarations are checked against the vendor's headers in
-// tests/abi. A second vendor is a second symbol column.
+// tests/abi. AMD's names for the same rows are in hip.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -178,17 +178,26 @@ constexpr int OPTION_SYEVD = 4, ALGORITHM_ANY = 0, ALGORITHM_TWO_STAGES = 2;
 const char* missing(Library library);
 const Table& table();
 
+// Whether the driver that was found is AMD's.
+bool is_amd();
+
+// The run-time compiler for an architecture ("sm_90", "gfx90a"), which need not be that of a GPU here. nullptr leaves a reason.
+const Table* compiler_for(const std::string& architecture, std::string* reason);
+
 // While one lives, every library is there for this thread, does nothing, and reports success: gpu/dry.h.
 class Pretence {
  public:
   Pretence();
   ~Pretence();
   Pretence(const Pretence&) = delete;
+  unsigned largest_shared() const;  // the most shared memory, in bytes, that a launch asked for
 };
 
 // Folders to look in before and after the loader's own search, separated by ':'. `beside` are folders with copies of the solver
 // that are used only where they are newer and faster.
 void set_paths(const char* first, const char* last, const char* beside);
+// The same for AMD's libraries.
+void set_amd_paths(const char* first, const char* last);
 
 // The copies of the solver on this machine.
 struct SolverCopy {

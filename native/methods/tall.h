@@ -19,6 +19,7 @@ bool tall_pays(const Frame& frame);
 int tall(Frame& frame, const Direct& direct);
 
 int64_t tall_scratch(const Frame& frame);     // device bytes
+int64_t tall_shared(const Frame& frame);      // bytes of shared memory of a block on a GPU
 int64_t tall_host_bytes(const Frame& frame);  // about
 
 }  // namespace lapwing

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from ._version import __version__
-from .cli import bench, demo, explain, info, insitu, kernels, launch, run, tune
+from .cli import bench, demo, doctor, explain, info, insitu, kernels, launch, run, tune
 from .cli.usage import Parser, UsageError, program
 
 __all__ = ["main"]
@@ -82,9 +82,11 @@ def _parser() -> Parser:
     parser = Parser(prog="lapwing", description="Dense linear algebra at the speed of the hardware.")
     parser.add_argument("--version", action="version", version=f"lapwing {__version__}")
     commands = parser.add_subparsers(
-        title="commands", required=True, metavar="info | explain | bench | demo | insitu | kernels | launch | run | tune"
+        title="commands",
+        required=True,
+        metavar="info | doctor | explain | bench | demo | insitu | kernels | launch | run | tune",
     )
-    for command in (info, explain, bench, demo, insitu, kernels, launch, run, tune):
+    for command in (info, doctor, explain, bench, demo, insitu, kernels, launch, run, tune):
         command.add_parser(commands)
     return parser
 

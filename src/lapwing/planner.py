@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from .core import libraries, packs
 from .core.engines import ENGINES as ALL
-from .core.engines import backends, capabilities
+from .core.engines import backends, capabilities, library_engine
 from .core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, missing_reason, native
 from .core.plan import Alternative, Plan
 from .core.problem import DEVICES, Problem
 from .core.records import Record, load_records, rules_of
-from .core.settings import cache_folder, cache_path, cuda_paths, default_engine
+from .core.settings import cache_folder, cache_path, cuda_paths, default_engine, hip_paths
 
 __all__ = [
     "ALL",
@@ -33,6 +33,7 @@ __all__ = [
     "engines",
     "free_memory",
     "hardware_of",
+    "library_engine",
     "log_decision",
     "log_notes",
     "logging_decisions",
@@ -91,7 +92,7 @@ def engines() -> list[EngineStatus]:
 
 def _or_no_gpu(missing: Callable[[str], str]) -> Callable[[str], str]:
     """Why a backend is not usable on a device; where there is no GPU, that is the reason."""
-    return lambda device: (ALL["cusolver"].missing("cuda") if device == "cuda" else "") or missing(device)
+    return lambda device: (ALL[library_engine()].missing("cuda") if device == "cuda" else "") or missing(device)
 
 
 class _Decision(NamedTuple):
@@ -332,7 +333,8 @@ def configure() -> None:
     assert native is not None
     sources, cache = Path(__file__).parent / "kernels", cache_path("kernels")
     folders = cuda_paths(), ":".join(libraries.folders()), ":".join(libraries.beside())
-    native.configure(str(sources), packs.places(), str(cache or ""), *folders)
+    amd = hip_paths(), ":".join(libraries.amd_folders())
+    native.configure(str(sources), packs.places(), str(cache or ""), *folders, *amd)
 
 
 if native is not None:

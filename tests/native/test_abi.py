@@ -1,5 +1,6 @@
-"""The hand-declared C interfaces against the headers they stand for: XLA's in jaxlib, NVIDIA's in its wheels."""
+"""The hand-declared C interfaces against the headers they stand for: XLA's in jaxlib, NVIDIA's in its wheels, AMD's in ROCm."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,10 +19,18 @@ pytestmark = [
 ]
 
 
-def check(source, *include):
+def check(source, *include, options=()):
     # native/cuda.h must not be found for <cuda.h>
     folders = [f"-iquote{folder}" for folder in (NATIVE, TESTS / "abi")] + [f"-I{folder}" for folder in include]
-    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", *folders, str(TESTS / "abi" / source)]
+    command = [
+        COMPILER,
+        "-std=c++17",
+        "-fsyntax-only",
+        "-Wno-invalid-offsetof",
+        *options,
+        *folders,
+        str(TESTS / "abi" / source),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     wrong = [line for line in done.stderr.splitlines() if "error:" in line]
     assert done.returncode == 0, "\n".join(wrong[:20])
@@ -69,9 +78,10 @@ def test_xla_check_is_complete():
     assert [n for n in constants(NATIVE / "bind/xla_abi.h") if n not in checks] == []
 
 
-def vendor_rows():
+def vendor_rows(header="gpu/vendor.h", tables=("LAPWING_VENDOR",)):
     """(library, our name, the vendor's symbol) of every row, as the preprocessor writes the table out."""
-    source = '#include "gpu/vendor.h"\n#define ROW(library, name, symbol, ...) @ library name symbol;\nLAPWING_VENDOR(ROW)\n'
+    source = f'#include "{header}"\n#define ROW(library, name, symbol, ...) @ library name symbol;\n'
+    source += "".join(f"{table}(ROW)\n" for table in tables)
     command = [COMPILER, "-E", "-P", "-x", "c++", f"-iquote{NATIVE}", "-"]
     table = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
     rows = re.findall(r"@ (\w+) (\w+) ([^;]*);", table)
@@ -117,6 +127,35 @@ def test_vendor_check_sees_a_wrong_row(tmp_path):
     with pytest.raises(AssertionError, match="static assertion failed: cuCtxGetDevice") as caught:
         check("vendor.cc", tmp_path, *headers)
     assert str(caught.value).count("static assertion failed") == 1
+
+
+def rocm_headers():
+    """The folders of AMD's headers: HIP's first, then rocSOLVER's, as far as they are installed."""
+    roots = [os.environ.get("ROCM_PATH") or "/opt/rocm", "/usr"]
+    folders = [Path(root) / "include" for root in roots if (Path(root) / "include/hip/hip_runtime_api.h").is_file()]
+    if not folders:
+        pytest.skip("AMD's headers are not installed: apt install libamdhip64-dev librocsolver-dev")
+    return folders[0]
+
+
+def test_amd(tmp_path):
+    """Every function that the installed version declares; some are newer than some versions."""
+    folder = rocm_headers()
+    parts = ["hip/hip_runtime_api.h", "hip/hiprtc.h", "rocblas/internal/rocblas-functions.h", "rocsolver/rocsolver-functions.h"]
+    text = "".join((folder / part).read_text() for part in parts if (folder / part).is_file())
+    rows = [(name, symbol) for _, name, symbol in vendor_rows("gpu/hip.h", ("LAPWING_HIP", "LAPWING_HIP_NEWER"))]
+    # the structure of hipGetDeviceProperties is searched, not declared; before version 4 rocblas_?trmm was another function
+    declared = [row for row in rows if re.search(rf"\b{row[1]}\(", text) and "Properties" not in row[1]]
+    assert {"hipModuleLaunchKernel", "hiprtcCompileProgram"} <= {symbol for _, symbol in declared}
+    (tmp_path / "rows.h").write_text("".join(f"ROW({name}, {symbol})\n" for name, symbol in declared))
+    options = ["-DWITH_ROCSOLVER"] if "rocsolver_dpotrf" in text else []
+    options += ["-DWITH_PART"] if "rocsolver_dsyevdx(" in text else []
+    check("hip.cc", tmp_path, folder, options=options)
+
+
+def test_amd_check_is_complete():
+    checks = (TESTS / "abi" / "hip.cc").read_text()
+    assert [n for n in constants(NATIVE / "gpu/hip.h") if f"VALUE({n}, " not in checks] == []
 
 
 @pytest.mark.parametrize("module", ["_native", "_tensorflow"])

@@ -25,8 +25,16 @@ HOW_TO_GET |= {"tensorflow": "pip install tensorflow-cpu", "cupy": "pip install 
 @dataclass(frozen=True)
 class Gpu:
     name: str
-    capability: int  # 90 is 9.0
+    capability: int  # 90 is 9.0; 0: made by AMD
     memory: int  # bytes
+    architecture: str = ""  # of AMD's: "gfx90a"
+    lanes: int = 32  # threads of a warp, or of a wave
+
+    def __str__(self) -> str:
+        major, minor = divmod(self.capability, 10)
+        return (
+            f"{self.architecture}, waves of {self.lanes} lanes" if self.architecture else f"compute capability {major}.{minor}"
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ def environment() -> Environment:
     """Looked up without importing any framework."""
     versions = {"lapwing": __version__, "python": platform.python_version()}
     versions |= {name: v for name in PACKAGES if (v := installed_version(name))}
-    gpus = tuple(Gpu(*row) for row in native.gpus()) if native is not None else ()
+    gpus = gpus_here()
     return Environment(
         versions=tuple(versions.items()),
         system=f"{platform.system()} {platform.machine()}",
@@ -60,6 +68,13 @@ def environment() -> Environment:
         gpus=gpus,
         driver=driver_version() if gpus else "",
     )
+
+
+def gpus_here() -> tuple[Gpu, ...]:
+    if native is None:
+        return ()
+    rows = native.gpus()
+    return tuple(Gpu(*row, *more) for row, more in zip(rows, native.amd_gpus() or ((),) * len(rows), strict=True))
 
 
 def cores() -> int:
@@ -83,7 +98,9 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def driver_version() -> str:
-    """The NVIDIA driver's version, or "" if unknown."""
+    """The GPU driver's version, or "" if unknown."""
+    if native is not None and (versions := native.amd_versions()):
+        return f"HIP {versions['driver']}"
     try:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
         words = [w for w in first.split() if w[:1].isdigit() and "." in w]

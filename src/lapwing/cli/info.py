@@ -9,6 +9,7 @@ from pathlib import Path
 from .. import planner
 from ..bench.environment import HOW_TO_GET, Environment, counted, environment, installed_version
 from ..core import packs
+from ..core.engines import is_amd
 from ..core.native import how_to_build, missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
@@ -46,9 +47,10 @@ def _devices(where: Environment) -> None:
     size = f"{counted(where.cores, 'core')}, {counted(where.threads, 'thread')}"
     print(f"  cpu         {where.cpu}; {where.instructions}, {size}; {where.system}")
     for place, gpu in enumerate(where.gpus):
-        major, minor = divmod(gpu.capability, 10)
-        detail = f"compute capability {major}.{minor}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'unknown'}"
-        print(f"  cuda:{place:<7}{gpu.name}; {detail}")
+        print(f"  cuda:{place:<7}{gpu.name}; {gpu}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'unknown'}")
+    if native is not None and (versions := native.amd_versions()):
+        names = {"compiler": "hipRTC", "blas": "rocBLAS", "solver": "rocSOLVER"}
+        print(f"{'':14}{', '.join(f'{names[part]} {version}' for part, version in versions.items() if part in names)}")
     if not where.gpus:
         print("  cuda        none found")
 
@@ -66,7 +68,7 @@ def _engines() -> None:
 
 def _solvers(where: Environment) -> None:
     """The copies of cuSOLVER, and which of them are used for what."""
-    if not where.gpus or native is None or native.missing("solver"):
+    if not where.gpus or native is None or is_amd() or native.missing("solver"):
         return
     print("\ncopies of cuSOLVER")
     newer = False
@@ -92,7 +94,8 @@ def _missing(where: Environment) -> None:
     if where.gpus and native is not None:
         for part, package in (("solver", "nvidia-cusolver"), ("compiler", "nvidia-cuda-nvrtc")):
             if reason := native.missing(part):
-                lines.append((f"CUDA {part}", reason, f"pip install {package}"))
+                how = "install ROCm's rocSOLVER, rocBLAS and hipRTC" if is_amd() else f"pip install {package}"
+                lines.append((f"{'ROCm' if is_amd() else 'CUDA'} {part}", reason, how))
     print("\nmissing")
     for name, reason, hint in lines:
         print(f"  {name:<12}{reason}\n{'':14}hint: {hint}")
@@ -127,7 +130,9 @@ def _kernels() -> None:
     found = packs.in_use()
     for path, architecture, count, problem in found:
         print(f"  kernels     {path}: {f'not used, {problem}' if problem else f'sm_{architecture}, {count} kernels'}")
-    if gpus and not any(not problem for *_, problem in found):
+    if gpus and is_amd():
+        print("  kernels     each kernel is compiled by hipRTC when it is first used, and kept in the cache")
+    elif gpus and not any(not problem for *_, problem in found):
         architecture = min(capability for _, capability, _ in gpus) // 10 * 10
         print("  kernels     no pack for this GPU: each kernel is compiled when it is first used")
         print(f"{'':14}hint: {program()} kernels build --arch sm_{architecture}")

@@ -35,12 +35,25 @@ class Engine:
         return f"{self.what} from {library}" if library else self.what
 
 
+def is_amd() -> bool:
+    """Whether the GPUs here are AMD's."""
+    return native is not None and not native.missing("driver") and bool(native.amd_gpus())
+
+
+def library_engine() -> str:
+    """The engine that calls the GPU vendor's own solver library."""
+    return "rocsolver" if is_amd() else "cusolver"
+
+
 def missing_gpu() -> str:
     """Why our GPU kernels cannot run here, or ""."""
     if native is None:
         return missing_reason
     if reason := native.missing("driver"):
         return f"no usable GPU: {reason}"
+    if is_amd():
+        reason = native.missing("compiler")
+        return f"kernels are compiled at run time: {reason}\nhint: install hipRTC, a part of ROCm" if reason else ""
     found = packs.in_use()
     if any(not problem for *_, problem in found):
         return ""
@@ -55,7 +68,16 @@ def _missing_library(part: str, package: str) -> str:
         return reason
     assert native is not None
     reason = native.missing(part)
-    return f"{reason}\nhint: pip install {package}" if reason else ""
+    how = "install rocBLAS and rocSOLVER, parts of ROCm" if is_amd() else f"pip install {package}"
+    return f"{reason}\nhint: {how}" if reason else ""
+
+
+def _missing_solver(engine: str, maker: str) -> str:
+    if reason := missing_gpu():
+        return reason
+    if library_engine() != engine:
+        return f'the GPU here is not made by {maker}\nhint: engine="{library_engine()}"'
+    return _missing_library("solver", "nvidia-cusolver")
 
 
 def _with_blas(device: str) -> str:
@@ -101,11 +123,21 @@ ENGINES: dict[str, Engine] = {
             "cusolver",
             "cuSOLVER, one large matrix after the other",
             {"cuda": "64-bit sizes; one matrix after the other"},
-            lambda device: _missing_library("solver", "nvidia-cusolver"),
+            lambda device: _missing_solver("cusolver", "NVIDIA"),
             special={
                 "cholesky": "64-bit sizes",
                 "lstsq": _LEAST_SQUARES,
                 **dict.fromkeys(("eigh", "eigvalsh"), "64-bit sizes; batches together"),
+            },
+        ),
+        Engine(
+            "rocsolver",
+            "AMD's rocSOLVER, one large matrix after the other",
+            {"cuda": "GPUs of AMD; 32-bit sizes; one matrix after the other"},
+            lambda device: _missing_solver("rocsolver", "AMD"),
+            special={
+                "lstsq": "GPUs of AMD; " + _LEAST_SQUARES,
+                **dict.fromkeys(("eigh", "eigvalsh"), "GPUs of AMD; 32-bit sizes; batches together"),
             },
         ),
         Engine(

@@ -22,7 +22,7 @@ from functools import cache
 from glob import glob
 from pathlib import Path
 
-from .settings import cuda_paths
+from .settings import cuda_paths, rocm_folder
 
 # File names of NVIDIA's libraries, the newest first.
 _NVIDIA = {
@@ -123,6 +123,13 @@ def find(library: str) -> str:
 def folders() -> list[str]:
     """The folders in which pip installs NVIDIA's libraries."""
     return [p for root in sys.path if root for pattern in ("nvidia/*/lib", "nvidia/*/*/lib") for p in glob(f"{root}/{pattern}")]
+
+
+def amd_folders() -> list[str]:
+    """The folders in which ROCm and frameworks built for it put AMD's libraries."""
+    patterns = ("_rocm_sdk*/lib", "torch/lib", "cupy/.data/lib")
+    found = [path for root in sys.path if root for pattern in patterns for path in sorted(glob(f"{root}/{pattern}"))]
+    return [path for path in (*found, f"{rocm_folder()}/lib") if glob(f"{path}/libamdhip64*") or glob(f"{path}/librocblas*")]
 
 
 def beside() -> list[str]:

@@ -39,6 +39,13 @@ SETTINGS = (
         'The engine of every call that leaves engine="auto". Calls that it cannot take are decided as without it.',
     ),
     Setting(
+        "LAPWING_HIP_PATH",
+        _LIBRARY,
+        "none",
+        'Folders, separated by ":", searched first for AMD\'s libraries (libamdhip64, libhiprtc, librocblas, librocsolver). On'
+        " a machine with GPUs of both vendors it chooses AMD's.",
+    ),
+    Setting(
         "LAPWING_KERNELS",
         _LIBRARY,
         "the packs that are installed",
@@ -78,6 +85,7 @@ SETTINGS = (
         "OMP_NUM_THREADS", _OTHER, "all cores", "Threads of the CPU kernels, where NumPy's BLAS does not say how many it uses."
     ),
     Setting("MKL_NUM_THREADS", _OTHER, "$OMP_NUM_THREADS, or 1", "Threads of each rank's ScaLAPACK."),
+    Setting("ROCM_PATH", _OTHER, "/opt/rocm", "Where ROCm is installed; its folder lib is searched last for AMD's libraries."),
     Setting("XDG_CACHE_HOME", _OTHER, "~/.cache", "See LAPWING_CACHE."),
 )
 
@@ -120,3 +128,12 @@ def cache_path(part: str) -> Path | None:
 
 def cuda_paths() -> str:
     return os.environ.get("LAPWING_CUDA_PATH", "")
+
+
+def hip_paths() -> str:
+    return os.environ.get("LAPWING_HIP_PATH", "")
+
+
+def rocm_folder() -> str:
+    """Where ROCm is installed, as its own tools look for it."""
+    return os.environ.get("ROCM_PATH") or "/opt/rocm"

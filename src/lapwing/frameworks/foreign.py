@@ -15,7 +15,8 @@ from ..core.problem import Spec
 
 _KNOWN = frozenset(("numpy", "torch", "jax", "jaxlib", "tensorflow", "keras", "cupy", "lapwing"))
 _PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
-_ON_HOST, _ON_CUDA = (1, 3), (2, 13)  # DLPack's numbers of memory that the CPU can read, and that CUDA can
+# DLPack's numbers of memory that the CPU can read, and that a GPU can: CUDA's, then ROCm's
+_ON_HOST, _ON_GPU = (1, 3, 11), (2, 13, 10)
 
 
 class ForeignArray(TypeError):
@@ -68,10 +69,10 @@ def _plain(operation: str, x: Any) -> Any:
         return x
     kind = f"{type(x).__module__}.{type(x).__qualname__}"
     try:
-        device = x.__dlpack_device__()[0] if hasattr(x, "__dlpack__") else _ON_CUDA[0]
+        device = x.__dlpack_device__()[0] if hasattr(x, "__dlpack__") else _ON_GPU[0]
         if device in _ON_HOST:
             return np.from_dlpack(x)
-        if device not in _ON_CUDA:
+        if device not in _ON_GPU:
             raise TypeError(f"{operation}: {kind} is on a device that lapwing does not support (DLPack device {int(device)})")
         import cupy
     except ImportError:

@@ -30,7 +30,7 @@ except ImportError:  # a private name; without it the newer partitioner gathers 
 
 sharded = False
 light = LightFunctions(jnp)
-_TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
+_TARGET = "lapwing"  # cuSOLVER, rocSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
 
 
@@ -38,7 +38,7 @@ def describe(a: Any) -> Spec:
     # a tracer and a ShapeDtypeStruct have no devices yet
     devices = () if traced(a) or not hasattr(a, "devices") else a.devices()
     platform = next(iter(devices)).platform if devices else jax.default_backend()
-    return Spec(tuple(a.shape), dtype_of(a), "cuda" if platform in ("gpu", "cuda") else "cpu")
+    return Spec(tuple(a.shape), dtype_of(a), "cuda" if platform in ("gpu", "cuda", "rocm") else "cpu")
 
 
 def shape_of(a: Any) -> tuple[Any, ...]:
@@ -352,7 +352,8 @@ def _register() -> None:
     assert native is not None
     for target, cuda in ((_TARGET, "cuda"), (_LAUNCH, "cuda_graph")):
         jax.ffi.register_ffi_target(target, native.xla_handler("cpu"), platform="cpu")
-        jax.ffi.register_ffi_target(target, native.xla_handler(cuda), platform="CUDA")
+        for platform in ("CUDA", "ROCM"):  # one handler: the native core knows whose GPU it is
+            jax.ffi.register_ffi_target(target, native.xla_handler(cuda), platform=platform)
         if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):  # where it is missing a sharded batch is gathered
             jax.ffi.register_ffi_target_as_batch_partitionable(target)
 

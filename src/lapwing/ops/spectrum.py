@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import frameworks
+from ..core.engines import library_engine
 from ..core.errors import ConvergenceError
 from ..core.problem import UPPER
 from .cholesky import cholesky_ex
@@ -134,7 +135,7 @@ def certified(
     w, v = eigh(a, **options)
     if not _none_beyond(framework, a, w, v, options["upper"], largest, tol):
         _log.warning("%s: an eigenvalue beyond the cut was missed; the direct routine is used", name)
-        direct = "lapack" if framework.describe(a).device == "cpu" else "cusolver"
+        direct = "lapack" if framework.describe(a).device == "cpu" else library_engine()
         w, v = eigh(a, **{**options, "engine": direct})
         if not _none_beyond(framework, a, w, v, options["upper"], largest, tol):
             raise ConvergenceError(name)

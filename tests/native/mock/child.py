@@ -35,7 +35,9 @@ class Memory:
 
 def driver():
     """The stand-in driver that the native core has loaded."""
-    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "libcuda.so.1"))
+    folder = Path(os.environ["MOCK_LIBRARIES"])
+    (path,) = (*folder.glob("libcuda.so*"), *folder.glob("libamdhip64.so*"))
+    library = ctypes.CDLL(str(path))
     library.mock_stream.restype = ctypes.c_void_p
     return library
 
@@ -236,7 +238,7 @@ class Books(ctypes.Structure):
 
 def execute(handler, a, engine, upper=False, op=CHOLESKY, dtype=None, dims=None, **orders):
     """(failed, factor, info, books) of one XLA call."""
-    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "xla.so"))
+    library = ctypes.CDLL(os.path.join(os.environ["MOCK_LIBRARIES"], "xla.so"))
     books = Books(**orders)
     dims = a.shape if dims is None else dims
     code = {"float32": 11, "float64": 12, "complex64": 15, "complex128": 18}[a.dtype.name] if dtype is None else dtype
@@ -251,7 +253,7 @@ def execute(handler, a, engine, upper=False, op=CHOLESKY, dtype=None, dims=None,
 
 def execute_eigh(handler, a, engine, upper=False, part=None, vectors=True, **orders):
     """(failed, w, v, info, books) of one XLA call."""
-    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "xla.so"))
+    library = ctypes.CDLL(os.path.join(os.environ["MOCK_LIBRARIES"], "xla.so"))
     books = Books(**orders)
     n = a.shape[-1]
     first, count = (0, -1) if part is None else part
@@ -269,7 +271,7 @@ def execute_eigh(handler, a, engine, upper=False, part=None, vectors=True, **ord
 
 
 def describe(handler):
-    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "xla.so"))
+    library = ctypes.CDLL(os.path.join(os.environ["MOCK_LIBRARIES"], "xla.so"))
     answer = (ctypes.c_int * 3)()
     assert library.describe(xla(handler), answer) == 0
     return list(answer)

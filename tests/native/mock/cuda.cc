@@ -49,7 +49,10 @@ thread_local int capture_mode = 0;
 std::atomic<bool> started{false};
 
 int devices() { return int(number("MOCK_DEVICES", 2)); }
-int64_t shared_limit() { return number("MOCK_SHARED", 232448); }
+#ifndef MOCK_SHARED_BYTES
+#define MOCK_SHARED_BYTES 232448
+#endif
+int64_t shared_limit() { return number("MOCK_SHARED", MOCK_SHARED_BYTES); }
 
 Context* current() { return stack.empty() ? nullptr : stack.back(); }
 

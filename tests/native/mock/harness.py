@@ -22,15 +22,15 @@ COMPILER = shutil.which("g++") or shutil.which("c++")
 NEWER = "newer/nvidia/cu13/lib"
 
 
-def libraries(factory):
+def libraries(factory, amd=False):
     """The folder with the stand-ins, built once in a test session for all of its processes."""
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stand-ins"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / ("stand-ins-amd" if amd else "stand-ins")
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
         if not (folder / "built").exists():
-            build(folder)
+            (build_amd if amd else build)(folder)
             (folder / "built").touch()
     return folder
 
@@ -60,11 +60,48 @@ def build(folder):
     return folder
 
 
-class Children:
-    """Starts child processes and reads their books."""
+# Functions that older versions of AMD's libraries lack
+NEWER_IN_AMD = (
+    "hipStreamGetDevice", "hipModuleLaunchCooperativeKernel", "hipGetDevicePropertiesR0600", "rocblas_*_64", "rocsolver_*evdx",
+)  # fmt: skip
 
-    def __init__(self, libraries, folder):
-        self.libraries, self.folder, self.count = libraries, folder, 0
+
+def build_amd(folder):
+    """AMD's stand-ins: in ``new`` as ROCm 6 has them, in ``old`` as ROCm 5, whose driver holds the compiler."""
+    command = [COMPILER, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", f"-iquote{NATIVE}"]
+    sources = {"hip": "-O0", "hiprtc": "-O0", "rocblas": "-O2", "rocsolver": "-O1"}
+    run_all([*command, level, "-c", "-o", folder / f"{name}.o", MOCK / f"{name}.cc"] for name, level in sources.items())
+    script = folder / "old.map"
+    script.write_text(f"{{ local: {'; '.join(NEWER_IN_AMD)}; }};")
+    links = {
+        "new": {
+            "libamdhip64.so.6": "hip", "libhiprtc.so.6": "hiprtc",
+            "librocblas.so.4": "rocblas", "librocsolver.so.0": "rocsolver",
+        },
+        "old": {"libamdhip64.so.5": "hip hiprtc", "librocblas.so.0": "rocblas", "librocsolver.so.0": "rocsolver"},
+    }  # fmt: skip
+    for version, libraries in links.items():
+        (folder / version).mkdir(exist_ok=True)
+        more = [f"-Wl,--version-script={script}"] if version == "old" else []
+        run_all(
+            [COMPILER, "-shared", *more, "-o", folder / version / library, *(folder / f"{name}.o" for name in objects.split())]
+            for library, objects in libraries.items()
+        )
+    run_all([[*command, "-O0", "-shared", "-o", folder / version / "xla.so", MOCK / "xla.cc"] for version in links])
+
+
+def run_all(commands):
+    running = [(command, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)) for command in commands]
+    for command, process in running:
+        _, errors = process.communicate()
+        assert process.returncode == 0, f"{command[-1]}: {errors}"
+
+
+class Children:
+    """Starts child processes and reads their books. ``amd``: the stand-ins are those of AMD's libraries."""
+
+    def __init__(self, libraries, folder, amd=False):
+        self.libraries, self.folder, self.count, self.amd = libraries, folder, 0, amd
 
     def start(self, code, **settings):
         self.count += 1
@@ -74,7 +111,8 @@ class Children:
         own = {k: v for k, v in os.environ.items() if not k.startswith(("MOCK_", "LAPWING_"))}
         environment = own | {
             "PYTHONPATH": os.pathsep.join(places),
-            "LAPWING_CUDA_PATH": str(self.libraries),
+            "LAPWING_HIP_PATH" if self.amd else "LAPWING_CUDA_PATH": str(self.libraries),
+            "MOCK_LIBRARIES": str(self.libraries),
             "LAPWING_CACHE": "",
             "LAPWING_KERNELS": "",
             "OPENBLAS_NUM_THREADS": "1",
@@ -82,6 +120,7 @@ class Children:
             "MOCK_TOLD": str(told),
         }
         code = "from child import *\n" + textwrap.dedent(code)
+        code = code.replace("cusolver", "rocsolver") if self.amd else code
         command = [sys.executable, "-W", "error", "-c", code]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         environment |= settings

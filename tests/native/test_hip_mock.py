@@ -1,0 +1,244 @@
+"""AMD's libraries without a GPU: the stand-ins of test_cuda_mock.py under AMD's names, with waves of 64 lanes and 64 KB of
+shared memory. The checks of answers are the same as on the CUDA path; here follows what differs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lapwing._native", reason="the native core was not built")
+sys.path.append(str(Path(__file__).parent / "mock"))
+import harness
+from harness import named
+
+import test_cuda_mock as cuda
+import test_cuda_mock_eigh as eigh
+from test_cuda_mock import cache  # noqa: F401
+
+pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@pytest.fixture(scope="session")
+def amd_libraries(tmp_path_factory):
+    return harness.libraries(tmp_path_factory, amd=True)
+
+
+@pytest.fixture(scope="session")
+def libraries(amd_libraries):
+    return amd_libraries / "new"
+
+
+@pytest.fixture
+def child(libraries, tmp_path):
+    return harness.Children(libraries, tmp_path, amd=True)
+
+
+@pytest.fixture
+def old_child(amd_libraries, tmp_path):
+    """ROCm 5: the compiler is a part of the driver, sizes have 32 bits, and nothing finds a part of a spectrum."""
+    children = harness.Children(amd_libraries / "old", tmp_path, amd=True)
+    return lambda code, **settings: children(code, **{"MOCK_ROCBLAS_VERSION": "2.44.0", **settings})
+
+
+# ---- answers: as on the CUDA path ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cholesky(child, dtype):
+    """The engines take what fits in 64 KB of shared memory, and refuse the rest with that reason."""
+    largest = {"float32": 128, "float64": 96, "complex64": 96, "complex128": 64}[dtype]
+    code = f"""
+    for n in (1, 2, 5, 8, 9, 16, 17, 32, 33, 64, 65, 97, 128):
+        for upper in (False, True):
+            if n <= {largest}:
+                check("{dtype}", 3, n, "batched", upper)
+            check("{dtype}", 2, n, "rocsolver", upper)
+            check("{dtype}", 2, n, "auto", upper)
+        if "{dtype}" == "float32":
+            check("{dtype}", 1, n, "tiled", in_place=True)
+    for engine in ("batched", "rocsolver", "auto"):
+        for batch, n in ((0, 4), (3, 0), (0, 0)):
+            check("{dtype}", batch, n, engine)
+    tell(text=message(lambda: check("{dtype}", 1, {largest} + 1, "batched")))
+    """
+    _, told = child(code)
+    assert "shared memory" in told["text"] or "n up to 128" in told["text"]
+
+
+test_finite = cuda.test_finite
+test_empty_batches_touch_no_driver = cuda.test_empty_batches_touch_no_driver
+test_two_processes_fill_the_cache = cuda.test_two_processes_fill_the_cache
+test_eigh_failed_matrices = eigh.test_cusolver_failed_matrices
+test_krylov = eigh.test_krylov_answers
+test_xla_eigh = eigh.test_xla_eigh
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigh(child, dtype):
+    """Whole spectra, parts of them, batches together; and what our own kernels have room for."""
+    code = f"""
+    for n in (1, 2, 9, 24, 40):
+        for upper in (False, True):
+            check_eigh(hermitian("{dtype}", 1, n), "rocsolver", upper)
+            check_eigh(hermitian("{dtype}", 5, n), "rocsolver", upper, vectors=upper)
+    for part in ((0, 3), (5, 4), (20, 4)):
+        for vectors in (True, False):
+            check_eigh(hermitian("{dtype}", 1, 24), "rocsolver", part=part, vectors=vectors)
+            check_eigh(hermitian("{dtype}", 3, 24), "rocsolver", part=part, vectors=vectors)
+    """
+    calls, _ = child(code)
+    used = {c["call"].partition("_")[2][1:] for c in calls if c["call"].startswith("rocsolver_")}
+    kind = "heevd" if dtype.startswith("c") else "syevd"
+    assert used == {kind, f"{kind}x", f"{kind}_strided_batched"}
+
+
+def test_older_libraries(old_child):
+    """Part of a spectrum is cut out of all of it, products and solves have 32-bit sizes."""
+    code = f"""
+    for dtype in {DTYPES}:
+        check(dtype, 2, 40, "rocsolver")
+        check(dtype, 2, 40, "batched")
+        a = hermitian(dtype, 1, 24)
+        check_eigh(a, "rocsolver", part=(3, 5))
+        check_eigh(a, "rocsolver", part=(3, 5), vectors=False)
+        check_eigh(hermitian(dtype, 4, 24), "rocsolver")
+    tell(gpus=native.amd_gpus())
+    """
+    calls, told = old_child(code)
+    assert told["gpus"] == [["gfx90a", 64]] * 2
+    assert not [c for c in calls if c["call"].endswith("evdx")]
+
+
+# ---- what is here ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_here(child):
+    code = """
+    import lapwing as lw
+    tell(gpus=native.gpus(), amd=native.amd_gpus(), versions=native.amd_versions(), cuda=native.cuda_versions(),
+         usable={e.name: e.usable_on for e in lw.engines()}, missing={e.name: e.missing for e in lw.engines()})
+    """.replace("cusolver", "rocsolver")
+    _, told = child(code, MOCK_GFX="gfx942:sramecc+", MOCK_LANES=64)
+    assert told["gpus"] == [["Mock Instinct", 0, 2**37]] * 2
+    assert told["amd"] == [["gfx942", 64]] * 2
+    assert told["versions"] == {"driver": "6.2.41134", "compiler": "9.0", "blas": "4.2.1.1a2b3c", "solver": "3.26.0.40602"}
+    assert told["cuda"] == {}
+    assert all("cuda" in told["usable"][name] for name in ("batched", "tiled", "rocsolver", "krylov", "mixed", "tall"))
+    assert "not made by NVIDIA" in told["missing"]["cuso" + "lver"]
+
+
+def test_options_of_the_compiler(child):
+    calls, _ = child('check("float64", 1, 5, "batched")', MOCK_GFX="gfx1100", MOCK_LANES=32)
+    (options,) = [c["options"].split("|") for c in named(calls, "nvrtcCompileProgram")]
+    assert {"-std=c++17", "-DLW_WAVE=32", "--offload-arch=gfx1100"} <= set(options)
+
+
+def test_cache(child, cache):  # noqa: F811
+    assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache)) == 0
+    assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache, MOCK_GFX="gfx942")) == 1
+    assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache, MOCK_LANES="32")) == 1
+
+
+REFUSED = """
+    from lapwing.core.problem import Problem
+    import lapwing.planner as planner
+    engine = "{engine}"
+    call = (CHOLESKY, 1, CUDA, 0, ENGINES[engine], 0, 0, (1, 8))
+    x = Memory(1024)
+    tell(run=message(lambda: native.run(*call, 0, None, x.address, x.address, x.address)),
+         plan=planner.refusal(engine, Problem("cholesky", "float64", 1, 8, device="cuda")))
+"""
+
+
+def test_the_other_vendors_engine_is_refused(child):
+    _, told = child(REFUSED.format(engine="cuso' 'lver").replace("\"cuso' 'lver\"", "'cuso' 'lver'"))
+    assert (
+        told["run"]
+        == 'engine cusolver is for GPUs of NVIDIA, and this is Mock Instinct, a GPU of AMD\nhint: engine="rocsolver"'
+    )
+    assert 'hint: engine="rocsolver"' in told["plan"]
+
+
+# ---- devices, streams, errors ----------------------------------------------------------------------------------------
+
+
+def test_the_current_device_is_restored(child):
+    code = """
+    check("float64", 1, 5, "batched", ordinal=1)
+    check("float64", 1, 5, "batched", stream=stream(1))
+    check("float64", 1, 40, "rocsolver", stream=stream(1))
+    assert balanced()
+    """
+    calls, _ = child(code)
+    assert {c["device"] for c in named(calls, "cuLaunchKernel")} == {"1"}
+    assert named(calls, "hipSetDevice")[-1]["device"] == "0"
+
+
+def test_failing_calls(child):
+    code = """
+    a, _ = problem("float64", 1, 40)
+    orders = ["rocblas_create_handle:1", "cuModuleLoadData:1", "cuLaunchKernel:1", "hipSetDevice:1", "rocblas_set_stream:1",
+              "rocblas_start_device_memory_size_query:1", "rocblas_set_workspace:1", "rocsolver_dpotrf:2"]
+    tell(texts=[failing(order, lambda: cholesky(a, "rocsolver", scratch=1 << 20)) for order in orders])
+    """
+    _, told = child(code)
+    said = ["starting the solver", "loading a kernel", "launching a kernel", "entering the GPU context", "choosing the stream",
+            "asking for the workspace", "cholesky: the GPU solver", "cholesky: the GPU solver"]  # fmt: skip
+    assert [part in (text or "") for part, text in zip(said, told["texts"], strict=True)] == [True] * len(said), told["texts"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"MOCK_DEVICES": 0}, "the AMD driver sees no GPU"), ({"MOCK_FAIL": "cuInit:0"}, "the AMD driver does not start")],
+)
+def test_no_gpu(child, settings, said):
+    code = 'tell(text=message(lambda: check("float32", 1, 3, "batched", scratch=0)), gpus=native.gpus())'
+    _, told = child(code, **settings)
+    if "libcuda.so.1 was not found" not in told["text"]:
+        assert said in told["text"]
+    assert told["gpus"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "said"),
+    [
+        ("librocsolver", "rocsolver", "librocsolver.so was not found"),
+        ("librocblas", "rocsolver", "librocblas.so was not found"),
+        ("libhiprtc", "batched", "run-time compiler: libamdhip64"),
+    ],
+)
+def test_absent_library(libraries, child, tmp_path, name, engine, said):
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for library in libraries.iterdir():
+        if not library.name.startswith(name):
+            (folder / library.name).symlink_to(library)
+    code = f"""
+    import lapwing as lw
+    text = message(lambda: check("float32", 1, 3, "{engine}", scratch=1024))
+    tell(text=text, missing={{e.name: e.missing for e in lw.engines()}})
+    """
+    _, told = child(code, LAPWING_HIP_PATH=folder, MOCK_LIBRARIES=folder, ROCM_PATH=tmp_path)
+    if told["text"] is None:
+        pytest.skip(f"{name} is installed on this machine")
+    assert said in told["text"] or name == "libhiprtc", told["text"]
+    assert told["missing"][engine]
+
+
+def test_xla_calls(child):
+    """One handler serves both vendors: jax registers it on the platforms CUDA and ROCM."""
+    code = f"""
+    for engine in ("batched", "rocsolver", "auto"):
+        for dtype in {DTYPES}:
+            a, expected = problem(dtype, 3, 40)
+            failed, factor, info, books = execute("cuda", a, engine, stream=stream(0))
+            assert not failed and not info.any() and books["allocations"] == books["frees"], (engine, dtype, books)
+            assert error_of((factor, expected), 40) < 10
+    """
+    child(code)
+
+
+def test_capture(child):
+    """Loading code during a capture is allowed, and the mode is as before."""
+    child('check("float64", 1, 5, "batched")', MOCK_CAPTURING=1)
