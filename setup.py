@@ -49,13 +49,14 @@ def extension(name: str, sources: list[str]) -> Extension:
 
 
 def insitu_library() -> Extension:
-    version = re.search(r'"(.+)"', Path("src/lapwing/_version.py").read_text().split("__version__")[1])
+    version_file = "src/lapwing/_version.py"
+    version = re.search(r'"(.+)"', Path(version_file).read_text().split("__version__")[1])
     assert version
     header = "src/lapwing/insitu/include/lapwing_insitu.h"
     return Extension(
         INSITU,
         sorted(glob("native/insitu/*.cc")),
-        depends=[INSITU_EXPORTS, header, *sorted(glob("native/insitu/*.h"))],
+        depends=[INSITU_EXPORTS, header, version_file, *sorted(glob("native/insitu/*.h"))],
         define_macros=[("LAPWING_VERSION", f'"{version[1]}"')],
         extra_compile_args=COMPILE,
         extra_link_args=INSITU_LINK,
