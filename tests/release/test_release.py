@@ -69,3 +69,10 @@ def test_wheel_builds_and_works(tmp_path):
     subprocess.run(command, cwd=ROOT, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(rf"lapwing-{re.escape(VERSION)}-cp311-abi3-(manylinux\w+\.?)+\.whl", wheel.name)
+
+
+def test_batches_need_no_name_that_the_oldest_jax_lacks(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.delattr("jax.interpreters.mlir.ir_attribute", raising=False)  # not in JAX 0.5.3
+    factor = lapwing.cholesky(4 * jax.numpy.broadcast_to(jax.numpy.eye(3), (17, 3, 3)))  # a shape that nothing compiled before
+    assert float(factor.sum()) == 17 * 3 * 2

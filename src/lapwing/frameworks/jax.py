@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxlib.mlir import ir
 
 from ..core.native import AUTO, ENGINES, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params, operation_named
@@ -237,7 +238,7 @@ mlir.register_lowering(_CALL, _lower)
 def _split_by_batch(operands: Any, values: Any, rank: int) -> None:
     """Tell XLA's partitioners that the first ``rank`` axes are batches, so that a sharded batch is not gathered."""
     attributes = values[0].owner.attributes
-    attributes["mhlo.frontend_attributes"] = mlir.ir_attribute({"num_batch_dims": str(rank)})
+    attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({"num_batch_dims": ir.StringAttr.get(str(rank))})
     if _sharding_rules is None:
         return
     # the axes of a batch are the same everywhere; every axis of a matrix has a letter of its own
