@@ -48,6 +48,7 @@ def test_docstrings():
 @pytest.mark.parametrize(
     "page",
     [f"docs/{name}.md" for name in ("guide", "eigh", "hosted", "install", "solve", "gram", "insitu", "tune", "distributed")]
+    + [f"docs/start/{name}.md" for name in ("numpy", "torch", "jax", "tensorflow")]
     + ["README.md"],
 )
 def test_pages(page, monkeypatch, tmp_path):
