@@ -106,7 +106,9 @@ def copy_outside(path: Path, to: Path) -> None:
         shutil.copy(child, to / child.name)
     items = "\n".join(f'<li><a href="{child.name}">{child.name}</a></li>' for child in files)
     name = path.relative_to(ROOT).as_posix()
-    (to / "index.html").write_text(f"<!doctype html><meta charset=utf-8><title>{name}</title><h1>{name}</h1>\n<ul>\n{items}\n</ul>\n")
+    (to / "index.html").write_text(
+        f"<!doctype html><meta charset=utf-8><title>{name}</title><h1>{name}</h1>\n<ul>\n{items}\n</ul>\n"
+    )
 
 
 def plain_marks(app: Any, kind: str, name: str, value: Any, options: Any, lines: list[str]) -> None:

@@ -63,7 +63,10 @@ def the_map(name: str) -> Figure:
                 "zmin": -2,
                 "zmax": 5,
                 "colorscale": [[0, "#b2182b"], [2 / 7, "#f2f2f2"], [3 / 7, "#9fd8b0"], [1, "#00682f"]],
-                "colorbar": {"tickvals": [-2, -1, 0, 1, 2, 3, 4, 5], "ticktext": ["¼x", "½x", "1x", "2x", "4x", "8x", "16x", "32x"]},
+                "colorbar": {
+                    "tickvals": [-2, -1, 0, 1, 2, 3, 4, 5],
+                    "ticktext": ["¼x", "½x", "1x", "2x", "4x", "8x", "16x", "32x"],
+                },
                 "visible": dtype == dtypes[0],
                 "xgap": 1,
                 "ygap": 1,
