@@ -1,7 +1,8 @@
 """Settings of the site: `make docs` builds it into build/site.
 
-Sphinx, because the docstrings are written for it (numpydoc, as in NumPy and SciPy), so that every public name becomes a page with
-links between them; MyST reads the same Markdown that reads well in a repository, and the notebooks; the search needs no server.
+Sphinx, because the docstrings are written for it (numpydoc, as in NumPy and SciPy), so that every public name becomes a page
+with links between them; MyST reads the same Markdown that reads well in a repository, and the notebooks; the search needs no
+server.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
 import charts  # noqa: E402
+
 from lapwing import __version__  # noqa: E402
 
 project = "lapwing"

@@ -1,8 +1,8 @@
 """Interactive charts of the performance page, made from the raw files in benchmarks/results.
 
-A page names a chart by a comment, ``<!-- chart: map-h200 -->``, which a reader of the plain Markdown does not see. The figures are
-plain dictionaries that Plotly's JavaScript draws; Plotly comes from its Python package at build time, and only pages with a chart
-load it.
+A page names a chart by a comment, ``<!-- chart: map-h200 -->``, which a reader of the plain Markdown does not see. A picture
+on the next line is for that reader: the chart replaces it. The figures are plain dictionaries that Plotly's JavaScript draws;
+Plotly comes from its Python package at build time, and only pages with a chart load it.
 """
 
 from __future__ import annotations
@@ -96,9 +96,10 @@ def batches(name: str) -> Figure:
     for dtype in DTYPES:
         best: dict[int, dict[str, Any]] = {}
         for row in rows:
-            if row["dtype"] == dtype and row.get("speedup") and row["batch"] > 1:
-                if row["n"] not in best or row["batch"] > best[row["n"]]["batch"]:
-                    best[row["n"]] = row
+            if row["dtype"] != dtype or not row.get("speedup") or row["batch"] == 1:
+                continue
+            if row["n"] not in best or row["batch"] > best[row["n"]]["batch"]:
+                best[row["n"]] = row
         if best:
             orders = sorted(best)
             traces.append(
@@ -137,7 +138,7 @@ def insert(markdown: str, static: str) -> str:
         place = f'<div class="chart" id="chart-{found[1]}"></div>'
         return f'\n```{{raw}} html\n{place}\n<script type="application/json" data-chart="{found[1]}">{figure}</script>\n```\n'
 
-    changed = re.sub(r"<!-- chart: ([a-z0-9-]+) -->", draw, markdown)
+    changed = re.sub(r"<!-- chart: ([a-z0-9-]+) -->(?:\n!\[[^\n]*)?", draw, markdown)
     if changed == markdown:
         return markdown
     scripts = "".join(f'<script src="{static}{name}"></script>\n' for name in ("plotly.min.js", "charts.js"))

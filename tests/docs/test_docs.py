@@ -47,10 +47,8 @@ def test_docstrings():
 )
 @pytest.mark.parametrize(
     "page",
-    [
-        f"docs/{name}.md"
-        for name in ("guide", "how", "errors", "eigh", "hosted", "install", "solve", "gram", "insitu", "tune", "distributed")
-    ]
+    [f"docs/{name}.md" for name in ("guide", "how", "errors", "eigh", "hosted", "install", "solve", "gram", "insitu", "tune")]
+    + ["docs/distributed.md"]
     + [f"docs/start/{name}.md" for name in ("numpy", "torch", "jax", "tensorflow")]
     + ["README.md"],
 )
