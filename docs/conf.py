@@ -54,7 +54,7 @@ html_static_path = ["site/static"]
 html_css_files = ["extra.css"]
 html_show_sourcelink = False
 html_show_sphinx = False
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "performance": []}
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "lapwing"},
     "navigation_with_keys": False,
