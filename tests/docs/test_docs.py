@@ -44,11 +44,14 @@ def test_docstrings():
     "ignore:.*:DeprecationWarning:torch.*",
     "ignore:.*torch.jit.*:DeprecationWarning",
     "ignore:.*functools.lru_cache.*:UserWarning",
-    "ignore:the arrays are float32:UserWarning",  # coming-from/jaxmg.md names this warning; a page must not switch JAX to float64
+    "ignore:the arrays are float32:UserWarning",  # coming-from/jaxmg.md; a page must not switch JAX to float64 for other tests
 )
 @pytest.mark.parametrize(
     "page",
-    [f"docs/{name}.md" for name in ("guide", "how", "errors", "eigh", "hosted", "install", "solve", "gram", "insitu", "tune")]
+    [
+        f"docs/{name}.md"
+        for name in ("index", "guide", "how", "errors", "eigh", "hosted", "install", "solve", "gram", "insitu", "tune")
+    ]
     + ["docs/distributed.md"]
     + [f"docs/start/{name}.md" for name in ("numpy", "torch", "jax", "tensorflow")]
     + [f"docs/coming-from/{name}.md" for name in ("torch", "jax", "scipy", "jaxmg", "kernel_tools", "hipblaslt", "insitu")]

@@ -12,11 +12,16 @@
       layout.xaxis = { ...axis, ...layout.xaxis };
       layout.yaxis = { ...axis, ...layout.yaxis };
       for (const menu of layout.updatemenus || []) {
-        Object.assign(menu, { bgcolor: style.getPropertyValue("--pst-color-surface"), bordercolor: lines, font: { color: ink } });
+        // Plotly paints the active button nearly white, whatever the page's colours are
+        Object.assign(menu, { bgcolor: "#d5d9de", bordercolor: lines, font: { color: "#222" } });
         if (narrow) menu.type = "dropdown"; // four buttons beside each other are wider than a telephone
       }
       if (narrow) for (const trace of figure.data) if (trace.colorbar) Object.assign(trace.colorbar, { orientation: "h", y: -0.5, thickness: 12 });
-      Plotly.react(`chart-${source.dataset.chart}`, figure.data, layout, { responsive: true, displaylogo: false });
+      Plotly.react(`chart-${source.dataset.chart}`, figure.data, layout, {
+        responsive: true,
+        displaylogo: false,
+        displayModeBar: narrow ? false : "hover",
+      });
     }
   };
   draw();
