@@ -71,7 +71,6 @@ html_theme_options: dict[str, Any] = {
 
 # links from a page to files of the repository outside docs/
 OUTSIDE = r"\[([^\]]*)\]\((?:\.\./)+((?:examples|src|benchmarks)[^)#]*)\)"
-linked: set[str] = set()
 
 
 def prepare(app: Any, name: str, source: list[str]) -> None:
@@ -79,7 +78,6 @@ def prepare(app: Any, name: str, source: list[str]) -> None:
     up = "../" * name.count("/")
 
     def inside(found: re.Match[str]) -> str:
-        linked.add(found[2])
         end = "/index.html" if (ROOT / found[2]).is_dir() else ""
         return f'<a href="{up}source/{found[2]}{end}">{found[1].strip("`")}</a>'
 
@@ -92,8 +90,10 @@ def finish(app: Any, error: Exception | None) -> None:
         return
     out = Path(app.outdir)
     (out / "_static" / "plotly.min.js").write_text(charts.plotly())
-    for name in linked:
-        copy_outside(ROOT / name, out / "source" / name)
+    # from all pages, also those that this process did not read
+    for page in app.env.found_docs:
+        for _, name in re.findall(OUTSIDE, Path(app.env.doc2path(page)).read_text()):
+            copy_outside(ROOT / name, out / "source" / name)
 
 
 def copy_outside(path: Path, to: Path) -> None:

@@ -85,6 +85,14 @@ def read(path: Path) -> Links:
     return Links(path.read_text())
 
 
+@functools.cache
+def find(folder: Path, link: str) -> Path | None:
+    target = Path(os.path.normpath(folder / unquote(link)))
+    if target.is_dir():
+        target /= "index.html"
+    return target if target.exists() else None
+
+
 def test_links_and_images(site):
     broken = []
     pages = sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)
@@ -93,12 +101,9 @@ def test_links_and_images(site):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            if target.is_dir():
-                target /= "index.html"
+            target = find(page.parent, parts.path) if parts.path else page
             name = unquote(parts.fragment)
-            there = target.exists() and (not name or target.suffix != ".html" or name in read(target).names)
-            if not there:
+            if target is None or (name and target.suffix == ".html" and name not in read(target).names):
                 broken.append(f"{page.relative_to(site)}: {link}")
     assert len(pages) > 200 and not broken, broken
 
