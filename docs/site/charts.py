@@ -115,8 +115,14 @@ def batches(name: str) -> Figure:
             )
     layout = {
         "height": 420,
+        "margin": {"t": 60},
         "xaxis": {"type": "log", "title": {"text": "order n"}, "dtick": math.log10(2), "tickformat": "d"},
-        "yaxis": {"type": "log", "title": {"text": "times faster than the best other library"}, "rangemode": "tozero"},
+        "yaxis": {
+            "type": "log",
+            "title": {"text": "over the best other"},
+            "tickvals": [0.5, 1, 2, 5, 10, 20, 50, 100],
+            "ticksuffix": "x",
+        },
         "legend": {"orientation": "h", "y": 1.12},
         "hovermode": "closest",
     }

@@ -16,7 +16,12 @@
         Object.assign(menu, { bgcolor: "#d5d9de", bordercolor: lines, font: { color: "#222" } });
         if (narrow) menu.type = "dropdown"; // four buttons beside each other are wider than a telephone
       }
-      if (narrow) for (const trace of figure.data) if (trace.colorbar) Object.assign(trace.colorbar, { orientation: "h", y: -0.5, thickness: 12 });
+      if (narrow) {
+        layout.margin = { ...layout.margin, r: 8 };
+        for (const trace of figure.data) {
+          if (trace.colorbar) Object.assign(trace.colorbar, { orientation: "h", y: -0.6, thickness: 12, tickangle: 0 });
+        }
+      }
       Plotly.react(`chart-${source.dataset.chart}`, figure.data, layout, {
         responsive: true,
         displaylogo: false,
