@@ -16,7 +16,7 @@ KERNELS ?= build/gpu-kernels
 # architectures of the kernel packs that a wheel carries
 ARCH ?= sm_80,sm_90,sm_100,sm_120
 
-.PHONY: demo test lint kernels wheels gpu-kernels gpu-test gpu-bench clean
+.PHONY: demo test docs lint kernels wheels gpu-kernels gpu-test gpu-bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,14 @@ test: $(BIN)/python
 	$(MAKE) lint
 	$(BIN)/pytest -q -m "not gpu and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 	PYTHONPATH=$(VENV)/triton $(BIN)/pytest -q -m "not gpu and not slow" tests/tune/test_triton.py
+
+# the site, in build/site; it needs lapwing's docstrings but not its compiled core, so that is not built
+docs: $(BIN)/python
+	$(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(VENV)/docs.txt
+	$(PIP) install --no-compile -r $(VENV)/docs.txt
+	PYTHONPATH=src $(BIN)/sphinx-build -q -W --keep-going -j $(PROCESSES) -b html docs build/site
+	@echo "the site is in build/site; to read it with the search: $(BIN)/python -m http.server -d build/site"
 
 lint:
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -133,6 +133,9 @@ def map_section(name: str, heading: str) -> str:
         f"{machine}; {versions}; {report.date[:10]}. {len(ratios)} cells: {len(slow)} red,",
         f"{sum(ratio >= 2 for ratio in ratios)} at least 2x ahead. To repeat: `{report.command}`.",
         "",
+        f"<!-- chart: map-{name} -->",
+        f"![{map_title(report)}](images/map-{name}.png)",
+        "",
         "| red cells | dtype | n (batch): ratio, the faster library |",
         "|---|---|---|",
     ]
@@ -142,7 +145,6 @@ def map_section(name: str, heading: str) -> str:
             f"{r.case.n}{f' ({r.case.batch})' if r.case.batch > 1 else ''}: {r.speedup:.2f}x {r.best_peer.name}" for r in some
         ]
         lines.append(f"| {key[0].replace('_', ' ')} | {key[1]} | {'; '.join(cells)} |")
-    lines += ["", f"![{map_title(report)}](images/map-{name}.png)"]
     if report.left_out:
         lines += ["", f"Not measured: {len(report.left_out)} cells, named in the result file."]
     return "\n".join(lines) + "\n"
