@@ -37,10 +37,17 @@ LONGEST = (
 )
 
 
-# composed of many operations, or of many cases, each of which JAX compiles anew for every dtype: one of them is enough here, or
-# one real and one complex dtype
+# composed of many operations, or of many cases, each of which JAX and TensorFlow trace anew for every dtype: one of them is
+# enough here, or one real and one complex dtype
 ONE_DTYPE = ("ops/test_linalg.py", "ops/test_functions.py", "ops/test_det.py", "plugins/test_lineax.py")
-TWO_DTYPES = ("ops/test_grouped.py", "ops/test_solve.py")
+TWO_DTYPES = (
+    "ops/test_grouped.py",
+    "ops/test_solve.py",
+    "ops/test_eigh.py",
+    "ops/test_cholesky.py",
+    "ops/test_svd_part.py",
+    "ops/test_eig.py",
+)
 # long, and the same code as a case that stays
 REPEATED = (
     "test_torch_compile_and_export[subset1]",
@@ -53,7 +60,7 @@ REPEATED = (
 def is_repetition(item):
     if item.name in REPEATED:
         return True
-    if "callspec" not in vars(item) or not ("jax-cpu" in item.name or "lineax" in item.name):
+    if "callspec" not in vars(item) or not any(name in item.name for name in ("jax-cpu", "tensorflow-cpu", "lineax")):
         return False
     name, dtype = "/".join(item.path.parts[-2:]), item.callspec.params.get("dtype")
     return (name in ONE_DTYPE and dtype == "complex128") or (

@@ -108,6 +108,6 @@ def _caches() -> Iterator[Finding]:
             yield Finding("cache", False, f"{path} is not used: others can write to it", f"chmod 700 {path} {path.parent}")
         else:
             yield Finding("cache", True, f"{what} in {path}")
-    for path, _, _, problem in packs.in_use():
+    for pack, _, _, problem in packs.in_use():
         if problem:
-            yield Finding("kernel pack", False, f"{path} is not used: {problem}", "pip install --force-reinstall lapwing")
+            yield Finding("kernel pack", False, f"{pack} is not used: {problem}", "pip install --force-reinstall lapwing")
