@@ -29,7 +29,7 @@ def run(*command: object, **options: object) -> None:
 
 def build(folder: Path, dist: Path) -> None:
     for old in [*dist.glob("lapwing-*.tar.gz"), *dist.glob("lapwing-*.whl")]:
-        old.unlink()
+        old.unlink()  # the folder holds what this call made
     # an egg-info that lies in src/ from an earlier build would add the files that it lists
     run(sys.executable, "setup.py", "-q", "egg_info", "--egg-base", folder, "sdist", "--dist-dir", dist, cwd=ROOT)
     (sdist,) = dist.glob("lapwing-*.tar.gz")
@@ -53,7 +53,7 @@ def build(folder: Path, dist: Path) -> None:
 
 def test(folder: Path, dist: Path, python: str, beside: list[str]) -> None:
     (wheel,) = dist.glob("lapwing-*.whl")
-    environment = folder / f"{Path(python).name}-{'-'.join(beside)}"
+    environment = Path(tempfile.mkdtemp(dir=folder))  # interpreters may have the same name
     run(python, "-m", "venv", environment)
     command = environment / "bin" / "python"
     if beside:

@@ -170,6 +170,7 @@ int64_t chip_order(int32_t dtype, const Properties& gpu) {
 
 // Columns of a matrix that are reduced in panels, 0 where the team reduces all of it
 int64_t panel_columns(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  if (!gpu.together) return 0;
   if (n <= (batch > 1 ? TEAMS_LARGEST : TEAM_LARGEST)[dtype] && far_share(shape_for(dtype, 1, n, gpu)) <= FAR_MOST) return 0;
   const int64_t rest = chip_order(dtype, gpu);
   const PanelShape shape(dtype, n, n, gpu);

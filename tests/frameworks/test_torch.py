@@ -395,3 +395,21 @@ def test_the_first_call_does_not_load_torchs_compiler():
     """Its import takes longer than a second."""
     code = "import sys, torch, lapwing as lw; lw.cholesky(torch.eye(3)); assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("assume", ["symmetric", "hermitian"])
+def test_small_symmetric_systems(assume, dtype):
+    g = torch.randn(6, 6, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    a = g + (g.mT if assume == "symmetric" else g.mH)
+    for b in (torch.ones(6, dtype=dtype), torch.ones(6, 2, dtype=dtype)):
+        x = lw.solve(a, b, assume=assume)
+        assert x.shape == b.shape and torch.allclose(a @ x, b, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 3), (3, 5)])
+def test_least_squares_of_a_vector(rows, columns):
+    a, b = torch.randn(rows, columns, dtype=torch.float64), torch.randn(rows, dtype=torch.float64)
+    found, expected = lw.lstsq(a, b), lw.lstsq(a.numpy(), b.numpy())
+    assert found.x.shape == (columns,) and found.residuals.shape == expected.residuals.shape
+    assert np.allclose(found.x, expected.x)

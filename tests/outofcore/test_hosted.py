@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from math import isqrt
 from pathlib import Path
@@ -856,6 +857,29 @@ def killed_and_resumed(folder, n, memory):
         block[rows, first + rows] = 0
         total += block.T @ x[first : first + len(block)]
     return np.abs(total - 1).max(), int(second.stdout.split()[-1])
+
+
+class SlowChunks:
+    """A data set that changes a part of a chunk as Zarr does: it reads all of it, and writes all of it."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __getitem__(self, key):
+        return self.array[key].copy()
+
+    def __setitem__(self, key, block):
+        whole = self.array.copy()
+        time.sleep(0.0005)
+        whole[key] = block
+        self.array[...] = whole
+
+
+def test_threads_do_not_lose_what_others_wrote():
+    n = 120
+    a, out = positive(n, "float64"), SlowChunks(np.full((n, n), np.nan))
+    lw.cholesky(lw.hosted(a, memory=40 * n * 8, out=out))
+    assert close(out.array @ out.array.T, a, n, "float64") and not np.triu(out.array, 1).any()
 
 
 @pytest.mark.slow

@@ -168,14 +168,14 @@ def run_compare(options: argparse.Namespace) -> int:
 
 def _trim_kept(libs: Path, library: Path, kept: list[Any]) -> None:
     """Write the kernels of the kept products to a folder of their own."""
-    from ..tune.amd.files import trim
+    from ..tune.amd.files import clear_own, note_own, trim
 
     if not any(libs.glob("*.yaml")):
         print(f"no library logic in {libs}, so none is written; lapwing tune amd gather writes it")
         return
-    for stale in library.glob("*.yaml"):  # of an earlier comparison
-        stale.unlink()
+    clear_own(library)  # of an earlier comparison
     written, missing = trim(libs, library, kept)
+    note_own(library, written)
     for path, sizes in written.items():
         print_path("library logic", f"{path} ({counted(len(sizes), 'size')})")
     for gemm in missing:

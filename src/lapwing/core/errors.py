@@ -14,9 +14,9 @@ class ShapeError(np.linalg.LinAlgError, ValueError):
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn with the line of the caller's program: the first one outside of lapwing and JAX, which may be tracing it."""
+    """Warn with the line of the caller's program: the first one outside of lapwing, JAX and torch, which may call it."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("lapwing", "jax"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("lapwing", "jax", "torch"):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 

@@ -199,6 +199,8 @@ def results_direct(operation: Operation, params: Params, *arrays: torch.Tensor) 
     for x in arrays:
         if not _is_simple(x) or x.dtype is not dtype:
             return None
+    if len(arrays) == 2 and arrays[1].ndim != arrays[0].ndim:  # a vector: the results lose an axis
+        return None
     layout = _direct_layout(operation, tuple([x.shape for x in arrays]), params, dtype)
     if layout is None:
         return None
@@ -255,9 +257,11 @@ def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params
     if code is None or not operation.takes(shapes):
         return None
     sizes, results, patterns = _layout(operation, shapes, params, dtype)
-    results = [(tuple(shapes[0]) if s is None else s, dtype if d is None else d) for s, d in results[:-1]]
-    if patterns is not None:
-        patterns = [torch.empty(s, dtype=d, device="cpu") for s, d in results]
+    if len(results) > 1:  # the last one is the status
+        results = results[:-1]
+    results = [(tuple(shapes[0]) if s is None else s, dtype if d is None else d) for s, d in results]
+    small = patterns is not None and all(prod(s) <= _SMALL for s, _ in results)  # patterns are kept: they must not be large
+    patterns = [torch.empty(s, dtype=d, device="cpu") for s, d in results] if small else None
     return code, sizes, results, patterns
 
 

@@ -16,7 +16,7 @@ def cholesky(space: Space, a: Store, l: Store, sizes: Sizes, start: int, finishe
     if start >= n:
         return 0
     panel = space.empty(n - start, min(width, n - start))
-    top = space.empty(min(width, n), min(width, n)) if n > width else None
+    top = space.empty(min(width, n), min(width, n)) if start or n > width else None
     slots = space.slots(sizes.slots, chunk * width)
     here = slice(start, start)  # the columns of the panel
 

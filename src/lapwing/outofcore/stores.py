@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import threading
 from contextlib import contextmanager
 from math import prod
 from mmap import ALLOCATIONGRANULARITY
@@ -104,6 +105,10 @@ class FileStore(Store):
             done += count
 
 
+# Zarr changes a part of a chunk by reading and writing all of it: two threads at one chunk would lose what one of them wrote
+_one_at_a_time = threading.Lock()
+
+
 class DatasetStore(Store):
     """A data set of HDF5 or Zarr: anything that is indexed by two slices."""
 
@@ -115,10 +120,11 @@ class DatasetStore(Store):
         self.shape = (*dataset.shape, 1) if self._vector else tuple(dataset.shape)
 
     def read(self, rows: slice, columns: slice, into: np.ndarray) -> None:
-        into[...] = self.dataset[rows][:, None] if self._vector else self.dataset[rows, columns]
+        with _one_at_a_time:
+            into[...] = self.dataset[rows][:, None] if self._vector else self.dataset[rows, columns]
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        with _no_space():
+        with _one_at_a_time, _no_space():
             if self._vector:
                 self.dataset[rows] = block[:, 0]
             else:

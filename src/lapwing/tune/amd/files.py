@@ -114,10 +114,32 @@ def gather(workdir: str | Path, folder: str | Path | None = None, out: str | Pat
         else:
             missing.append((target.name, f"its search did not end; see {own.with_suffix('.log')}"))
     to.mkdir(parents=True, exist_ok=True)
-    for stale in set(to.glob("*.yaml")) - {to / name for name in logic}:
-        stale.unlink()
+    clear_own(to)
     paths = tuple(save_logic(to / name, content) for name, content in sorted(logic.items()))
+    note_own(to, paths)
     return Gathered(paths, sum(len(sizes_of(content)) for content in logic.values()), tuple(missing))
+
+
+_OWN = ".lapwing-files"  # the names of the library logic that lapwing wrote into a folder
+
+
+def clear_own(folder: Path) -> None:
+    """Delete the library logic that an earlier call wrote into the folder, and refuse a folder that holds other files."""
+    own = set((folder / _OWN).read_text().split("\n")) if (folder / _OWN).exists() else set()
+    others = sorted(path.name for path in folder.glob("*.yaml") if path.name not in own)
+    if others:
+        raise ValueError(
+            f"amd: {folder} holds library logic that lapwing did not write, such as {others[0]}\nhint: name a new folder"
+        )
+    for path in folder.glob("*.yaml"):
+        path.unlink()
+
+
+def note_own(folder: Path, paths: Iterable[Path]) -> None:
+    """Note which files of the folder are lapwing's, for the next call."""
+    names = sorted(path.name for path in paths)
+    if names:
+        (folder / _OWN).write_text("\n".join(names) + "\n")
 
 
 def trim(
