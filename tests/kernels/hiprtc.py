@@ -1,8 +1,14 @@
-"""AMD's run-time compiler without a GPU, and what its code objects say about registers."""
+"""AMD's run-time compiler without a GPU, and what its code objects say about registers.
+
+The compiler runs in a process of its own: its LLVM and those of JAX, torch and TensorFlow do not get on in one.
+"""
 
 import ctypes
 import ctypes.util
+import pickle
 import struct
+import subprocess
+import sys
 
 NAMES = ("libhiprtc.so", "libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
 
@@ -19,8 +25,22 @@ def library():
     return None
 
 
-def compile_source(rtc, text, headers, name, options):
+def is_installed():
+    return _ask(None)
+
+
+def compile_source(text, headers, name, options):
     """(code object, what the compiler said)"""
+    return _ask((text, headers, name, options))
+
+
+def _ask(what):
+    done = subprocess.run([sys.executable, __file__], input=pickle.dumps(what), capture_output=True, timeout=280)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return pickle.loads(done.stdout)
+
+
+def _compile(rtc, text, headers, name, options):
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     strings = ctypes.c_char_p * len(headers)
     texts, names = strings(*[t.encode() for t in headers.values()]), strings(*[n.encode() for n in headers])
@@ -106,3 +126,9 @@ def _unpack(data, at):
         value, at = _unpack(data, at)
         values.append(value)
     return (dict(zip(values[::2], values[1::2], strict=True)) if kind == "map" else values), at
+
+
+if __name__ == "__main__":
+    request, found = pickle.load(sys.stdin.buffer), library()
+    answer = found is not None if request is None else _compile(found, *request)
+    sys.stdout.buffer.write(pickle.dumps(answer))
