@@ -239,11 +239,11 @@ def test_colours_of_the_picture(tmp_path, monkeypatch):
         (["map", "--sizes", "4"], "map measures its own grid; --sizes has no effect"),
         (["map", "--rhs", "4"], "map measures its own grid; --rhs has no effect"),
         (["map", "--upper"], "map measures its own grid; --upper has no effect"),
-        (["map", "--output", "."], "it works only with --record; --output has no effect"),
+        (["map", "--output", "."], "--output works only with --record"),
         (["map", "--record", "--output", "nosuch"], "--output nosuch: there is no such folder"),
         (["solve", "--ops", "solve"], "--ops works only with map"),
         (["solve", "--part", "1/2"], "--part works only with map"),
-        (["solve", "--assume", "lower", "--condition", "9"], "--assume lower makes a matrix of its own"),
+        (["solve", "--assume", "lower", "--condition", "9"], "--assume lower makes its own matrix"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys):

