@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -434,6 +435,18 @@ def test_ctrl_c_ends_the_page(tmp_path):
         started.stdout.close()
 
 
+def test_ctrl_c_while_a_request_starts_is_not_lost(folder, monkeypatch):
+    def answered_then_interrupted(server, request, client_address):
+        server.process_request_thread(request, client_address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", answered_then_interrupted)
+    with Server(folder) as server, socket.create_connection(server.server_address, 10) as viewer:
+        viewer.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with pytest.raises(KeyboardInterrupt):
+            server.handle_request()
+
+
 def test_a_port_that_is_taken_is_one_line(folder):
     with serving(folder) as server:
         command = [
@@ -463,7 +476,7 @@ def test_a_port_that_is_taken_is_one_line(folder):
         (["watch", __file__], "is not a folder"),
         (["demo", "--keep", str(Path(__file__).parent)], "it exists already"),
         ([], "a command is missing"),
-        (["nosuch"], "invalid choice: 'nosuch'"),
+        (["nosuch"], "there is no command 'nosuch'"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys):
