@@ -265,7 +265,7 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], batch = frame.size[0];
   if (n < cuda::EIGH_REDUCED_FROM) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
-  return n <= (frame.op == EIGH ? cuda::EIGH_CHOSEN : cuda::EIGH_CHOSEN_VALUES)[frame.dtype];
+  return n <= cuda::eigh_chosen(frame);
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
@@ -568,6 +568,7 @@ bool is_special(const Method& method) { return method.engine == KRYLOV || method
 const Rule* measured(const Frame& frame, const Place& place, const Methods& methods, int32_t op, int64_t batch) {
   for (const Rule& rule : rules_of(place.hardware())) {
     if (!fits(rule, frame, op, batch)) continue;
+    if (rule.newest && (!place.here || vendor::missing(vendor::newest_solver))) continue;
     const Method* method = methods.find(rule.engine);
     if (!method || !method->refuses(frame, place).empty()) continue;
     return &rule;
@@ -576,8 +577,10 @@ const Rule* measured(const Frame& frame, const Place& place, const Methods& meth
 }
 
 Choice choose_direct(const Frame& frame, const Place& place, const Methods& methods) {
-  if (const Rule* rule = measured(frame, place, methods, rule_op(frame), frame.size[0]))
-    return {methods.find(rule->engine), Choice::MEASURED, rule};
+  const Rule* rule = measured(frame, place, methods, rule_op(frame), frame.size[0]);
+  // values alone go where the vectors go, unless they were measured
+  if (!rule && frame.op == EIGVALSH) rule = measured(frame, place, methods, EIGH, frame.size[0]);
+  if (rule) return {methods.find(rule->engine), Choice::MEASURED, rule};
   const Method* first = nullptr;
   for (const Method& method : methods) {
     if (is_special(method) || !method.pays(frame, place)) continue;

@@ -46,7 +46,6 @@ const std::vector<Rule>& rules_of(const char* hardware) {
 }
 
 int32_t rule_op(const Frame& frame) {
-  if (frame.op == EIGVALSH) return EIGH;  // values alone go where the vectors go
   if (frame.op == SOLVE && (frame.flags & (SYMMETRIC | SELF_ADJOINT))) return SOLVE_SYMMETRIC;
   if (!(frame.flags & POS)) return frame.op;
   switch (frame.op) {

@@ -18,6 +18,7 @@ struct Rule {
   int32_t op, device, dtype, engine;
   int64_t n_min, n_max, batch_min, batch_max;
   std::string source;  // "the shipped record of NVIDIA H200"
+  bool newest;         // it holds beside the newest copy of cuSOLVER alone
 };
 
 // Replaces the rules for one kind of hardware: "" is this machine's CPU, else the name of a GPU.

@@ -25,6 +25,7 @@
 #include "run.h"
 #include "cpu/threads.h"
 #include "gpu/vendor.h"
+#include "bind/dlpack.h"
 #include "bind/xla.h"
 #include "methods/tall.h"
 
@@ -149,12 +150,73 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
+struct Array {
+  void* address = nullptr;
+  int axes = 0;
+  const Py_ssize_t* shape = nullptr;
+};
+
+// How the tensors of torch are read: its exchange table, and the types whose tensors are no more than they seem.
+struct {
+  const lapwing::dlpack::Exchange* exchange = nullptr;
+  PyObject* types = nullptr;
+} tensors;
+
+// read_tensors(capsule, types) -> whether direct() takes tensors from now on
+PyObject* read_tensors(PyObject*, PyObject* args) {
+  PyObject *capsule, *types;
+  if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyTuple_Type, &types)) return nullptr;
+  const auto* table = static_cast<lapwing::dlpack::Exchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  if (!table) PyErr_Clear();  // something else by that name
+  if (!table || table->version.major != 1 || !table->describe) Py_RETURN_FALSE;
+  Py_INCREF(types);
+  tensors = {table, types};
+  Py_RETURN_TRUE;
+}
+
+bool is_tensor(PyObject* object) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  for (Py_ssize_t i = 0; tensors.exchange && i < PyTuple_Size(tensors.types); i++)
+    if (PyTuple_GetItem(tensors.types, i) == type) return true;
+  return false;
+}
+
+// Whether the tensor stands for the conjugate of its memory; true after a Python error
+bool is_conjugated(PyObject* tensor) {
+  PyObject* answer = PyObject_CallMethod(tensor, "is_conj", nullptr);
+  const bool yes = answer != Py_False;
+  Py_XDECREF(answer);
+  return yes;
+}
+
+// A row-major array in CPU memory: of NumPy and of the dtype named, or a tensor of `dtype`, which the first one sets. false: it is
+// none, perhaps with a Python error.
+bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, Array* array) {
+  if (!is_tensor(object)) {
+    const Py_buffer* view = *dtype < 0 ? nullptr : views.open(object, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0));
+    if (view) *array = {view->buf, view->ndim, view->shape};
+    return view != nullptr;
+  }
+  lapwing::dlpack::Tensor tensor;
+  if (tensors.exchange->describe(object, &tensor)) return false;
+  if (!tensor.data) return false;  // empty, or freed: the long way tells which
+  const auto [code, bits, lanes] = tensor.dtype;
+  const bool is_complex = code == lapwing::dlpack::COMPLEX;
+  const int width = is_complex ? bits / 2 : bits;
+  if ((!is_complex && code != lapwing::dlpack::FLOAT) || (width != 32 && width != 64) || lanes != 1) return false;
+  const int32_t found = (is_complex ? lapwing::C64 : lapwing::F32) + (width == 64);
+  if (*dtype < 0) *dtype = found;
+  *array = {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.axes, reinterpret_cast<const Py_ssize_t*>(tensor.shape)};
+  if (found != *dtype || tensor.device.kind != lapwing::dlpack::ON_CPU || !is_contiguous(tensor)) return false;
+  return !is_complex || !is_conjugated(object);
+}
+
 // Sizes of an operation on square matrices, with right-hand sides (for one matrix also a vector) or without. false: not such
 // matrices, or none.
-bool read_shapes(Frame& frame, const Py_buffer* a, const Py_buffer* b) {
-  const int axes = a->ndim;
-  const bool vector = b && axes == 2 && b->ndim == 1;
-  if (axes < 2 || a->shape[axes - 1] != a->shape[axes - 2] || (b && b->ndim != axes && !vector)) return false;
+bool read_shapes(Frame& frame, const Array* a, const Array* b) {
+  const int axes = a->axes;
+  const bool vector = b && axes == 2 && b->axes == 1;
+  if (axes < 2 || a->shape[axes - 1] != a->shape[axes - 2] || (b && b->axes != axes && !vector)) return false;
   frame.size[0] = 1, frame.size[1] = a->shape[axes - 1];
   for (int i = 0; i < axes - 2; i++) frame.size[0] *= a->shape[i];
   for (int i = 0; b && i < axes - 1; i++)
@@ -165,12 +227,15 @@ bool read_shapes(Frame& frame, const Py_buffer* a, const Py_buffer* b) {
 
 // Whether the operation succeeded for all matrices. Buffer number `status_at`, the last one, is the status of each of them.
 PyObject* run_all(Frame& frame, int status_at) {
-  constexpr int64_t FEW = 64;
+  constexpr int64_t FEW = 64, FEW_ELEMENTS = 1024;
   int32_t few[FEW] = {};
   std::vector<int32_t> many(frame.size[0] > FEW ? size_t(frame.size[0]) : 0);
   int32_t* status = frame.size[0] > FEW ? many.data() : few;
   frame.buffer[status_at] = status;
-  if (unlocked([&] { return lapwing::run(frame); })) {
+  // to give the interpreter lock away and take it back is longer than the work on a few numbers
+  const int64_t across = std::max({frame.size[1], frame.size[2], frame.size[3]});
+  const auto work = [&] { return lapwing::run(frame); };
+  if (frame.size[0] * frame.size[1] * across <= FEW_ELEMENTS ? work() : unlocked(work)) {
     if (frame.out_of_memory && !PyErr_Occurred()) Py_RETURN_FALSE;  // the long way says how much it takes
     return raise(frame);
   }
@@ -179,35 +244,39 @@ PyObject* run_all(Frame& frame, int status_at) {
   Py_RETURN_TRUE;
 }
 
-// direct(op, dtype, flags, *buffers) -> whether it was done, and for all matrices. The short way for arrays of NumPy that need no
-// preparation: the buffers are the inputs and the outputs but the last, which is the status of each matrix.
+// direct(op, dtype, threads, flags, *arrays) -> whether it was done, and for all matrices. The short way for arrays of NumPy, and for
+// tensors with dtype -1, that need no preparation: they are the inputs and the outputs but the last, which is the status of each
+// matrix.
 PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  constexpr Py_ssize_t first = 3;
+  constexpr Py_ssize_t first = 4;
   Frame frame;
   if (count < first + 2 || count >= first + Py_ssize_t(std::size(frame.buffer))) {
-    PyErr_SetString(PyExc_TypeError, "direct takes an operation, a dtype, flags and two to seven arrays");
+    PyErr_SetString(PyExc_TypeError, "direct takes an operation, a dtype, threads, flags and two to seven arrays");
     return nullptr;
   }
   frame.op = int32_t(PyLong_AsLong(args[0]));
   frame.dtype = int32_t(PyLong_AsLong(args[1]));
-  frame.flags = uint32_t(PyLong_AsLong(args[2]));
+  frame.threads = int32_t(PyLong_AsLong(args[2]));
+  frame.flags = uint32_t(PyLong_AsLong(args[3]));
   if (PyErr_Occurred()) return nullptr;
   if (frame.op < 0 || frame.op >= lapwing::N_OPS || lapwing::is_rectangular(frame.op)) Py_RETURN_FALSE;
   frame.interrupted = interrupted;
   const int inputs = lapwing::count_of(lapwing::OPERATIONS[frame.op].inputs);
   Views views;
-  const Py_buffer* view[2] = {};
-  const uintptr_t part = frame.dtype == lapwing::F32 || frame.dtype == lapwing::C64 ? 4 : 8;
-  for (Py_ssize_t i = first; i < count; i++) {
-    const Py_buffer* buffer = views.open(args[i], i - first < inputs ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-    if (!buffer || reinterpret_cast<uintptr_t>(buffer->buf) % part) {
+  Array array[std::size(frame.buffer)];
+  for (Py_ssize_t i = 0; i < count - first; i++) {
+    const bool opened = open_array(views, args[first + i], i >= inputs, &frame.dtype, &array[i]);
+    const uintptr_t part = frame.dtype == lapwing::F32 || frame.dtype == lapwing::C64 ? 4 : 8;
+    if (!opened || reinterpret_cast<uintptr_t>(array[i].address) % part) {
       PyErr_Clear();
       Py_RETURN_FALSE;
     }
-    if (i - first < inputs) view[i - first] = buffer;
-    frame.buffer[i - first] = buffer->buf;
+    frame.buffer[i] = array[i].address;
   }
-  if (!read_shapes(frame, view[0], view[1])) Py_RETURN_FALSE;
+  if (!read_shapes(frame, &array[0], inputs > 1 ? &array[1] : nullptr)) Py_RETURN_FALSE;
+  // the long way is short beside so much work, and a matrix that fails would be worked on twice
+  constexpr int64_t MOST_ELEMENTS = 1 << 18;
+  if (frame.size[0] * frame.size[1] * frame.size[1] > MOST_ELEMENTS) Py_RETURN_FALSE;
   return run_all(frame, int(count - first));
 }
 
@@ -428,7 +497,7 @@ PyObject* free_memory(PyObject*, PyObject* args) {
   return PyLong_FromSize_t(free);
 }
 
-// set_rules(hardware, [(op, device, dtype, engine, n_min, n_max, batch_min, batch_max, source), ...])
+// set_rules(hardware, [(op, device, dtype, engine, n_min, n_max, batch_min, batch_max, source, newest=False), ...])
 PyObject* set_rules(PyObject*, PyObject* args) {
   const char* hardware;
   PyObject* list;
@@ -437,13 +506,13 @@ PyObject* set_rules(PyObject*, PyObject* args) {
   Py_ssize_t count = PyList_Size(list);
   if (count < 0) return nullptr;
   for (Py_ssize_t i = 0; i < count; i++) {
-    int op, device, dtype, engine;
+    int op, device, dtype, engine, newest = 0;
     long long bounds[4];
     const char* source;
-    if (!PyArg_ParseTuple(PyList_GetItem(list, i), "iiiiLLLLs", &op, &device, &dtype, &engine, &bounds[0], &bounds[1],
-                          &bounds[2], &bounds[3], &source))
+    if (!PyArg_ParseTuple(PyList_GetItem(list, i), "iiiiLLLLs|p", &op, &device, &dtype, &engine, &bounds[0], &bounds[1],
+                          &bounds[2], &bounds[3], &source, &newest))
       return nullptr;
-    rules.push_back({op, device, dtype, engine, bounds[0], bounds[1], bounds[2], bounds[3], source});
+    rules.push_back({op, device, dtype, engine, bounds[0], bounds[1], bounds[2], bounds[3], source, newest != 0});
   }
   lapwing::set_rules(hardware, std::move(rules));
   Py_RETURN_NONE;
@@ -756,6 +825,7 @@ PyMethodDef methods[] = {
     {"operations", operations, METH_NOARGS, nullptr},
     {"plan", fast(plan), METH_FASTCALL, nullptr},
     {"prefer", prefer, METH_O, nullptr},
+    {"read_tensors", read_tensors, METH_VARARGS, nullptr},
     {"record_runs", record_runs, METH_O, nullptr},
     {"direct", fast(direct), METH_FASTCALL, nullptr},
     {"direct_sized", fast(direct_sized), METH_FASTCALL, nullptr},

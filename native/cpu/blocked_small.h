@@ -238,10 +238,8 @@ struct Column {
     for (int64_t i = first; i < first + few; i++) {
       Element<R, P> sum[1];
       add_rows<1>(t.at(i, begin), begin, n - few, sum);
-      for (int lane = 0; lane < W; lane++) {
-        x[i] -= sum[0].re[lane];
-        if constexpr (P == 2) x[imag + i] -= sum[0].im[lane];
-      }
+      x[i] -= sum_lanes<R>(sum[0].re)[0];
+      if constexpr (P == 2) x[imag + i] -= sum_lanes<R>(sum[0].im)[0];
     }
     solve_few(FORWARD, first, first + few);
   }
@@ -298,6 +296,109 @@ struct Vector {
       Column<R, P, 1>{t, factor.inverse.x, factor.n, line, factor.conjugate, x, imag}.solve(factor.lower, t.right == step);
     else if constexpr (P == 2)
       Column<R, P, P>{t, factor.inverse.x, factor.n, line, factor.conjugate, x, imag}.solve(factor.lower, t.right == step);
+  }
+};
+
+// ---- many triangles with one right-hand side each ------------------------------------------------------------------------
+
+// x <- T^-1 x for M real triangles whose rows are contiguous, row by row: x[i] <- (x[i] - T[i][known] x[known]) / T[i][i]. One
+// triangle alone waits for the sum of every row; of M, the sums are added up together and divided in one vector. A lane of it
+// belongs to each triangle (`place`). The additions of a triangle do not depend on the others, nor on M.
+//
+// The unknowns come in blocks of W, the last in registers; the first block has the n % W that do not fill a vector, so that no row
+// is read past its end.
+template <class R, int M, bool FORWARD>
+struct Together {
+  static constexpr int W = LANES<R>;
+  const R* t[M];
+  const R* b[M];
+  R* x[M];  // may be b
+  int64_t n;
+  bool unit;
+  Vec<R>*right, *diagonal;  // n of each, by place
+
+  static constexpr int place(int m) { return m * (W / M); }
+
+  // a and b hold sums of several triangles, WIDE lanes for each: all of them, with half the lanes for each
+  template <int WIDE>
+  static LAPWING_INLINE Vec<R> merge(Vec<R> a, Vec<R> b) {
+    constexpr int HALF = WIDE / 2, GROUPS = W / WIDE;
+    Mask<R> low;
+    for (int lane = 0; lane < W; lane++) low[lane] = lane / HALF % GROUPS * WIDE + lane % HALF + (lane / HALF < GROUPS ? 0 : W);
+    return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + HALF);
+  }
+  // the sum of the lanes of each, at its place
+  template <int WIDE = W>
+  static LAPWING_INLINE Vec<R> totals(Vec<R>* sum) {
+    constexpr int COUNT = M * WIDE / W;  // vectors that are left
+    if constexpr (WIDE == 1) {
+      return sum[0];
+    } else if constexpr (COUNT > 1) {
+      for (int m = 0; m < COUNT / 2; m++) sum[m] = merge<WIDE>(sum[2 * m], sum[2 * m + 1]);
+      return totals<WIDE / 2>(sum);
+    } else {  // to every lane of a triangle
+      const Mask<R> other = lane_numbers<R>() ^ broadcast_int<R>(WIDE / 2);
+      sum[0] += __builtin_shuffle(sum[0], other);
+      return totals<WIDE / 2>(sum);
+    }
+  }
+  static LAPWING_INLINE Vec<R> only(Mask<R> lanes, Vec<R> v) { return (Vec<R>)((Mask<R>)v & lanes); }
+
+  // Returns the lanes of the triangles that need another look: a pivot of zero, or something that is not finite.
+  __attribute__((noinline)) Mask<R> solve() const {
+    const int few = int(n % W);
+    const Mask<R> lanes = lane_numbers<R>();
+    const Mask<R> short_block = FORWARD ? lanes < broadcast_int<R>(few) : lanes >= broadcast_int<R>(W - few);
+    for (int64_t i = 0; i < n; i++) {
+      Vec<R> sides = {}, pivots = broadcast(R(1));
+#pragma GCC unroll 8
+      for (int m = 0; m < M; m++) {
+        sides[place(m)] = b[m][i];
+        if (!unit) pivots[place(m)] = t[m][i * (n + 1)];
+      }
+      right[i] = sides, diagonal[i] = pivots;
+    }
+    Vec<R> first[M] = {}, open[M] = {}, not_finite = {};  // the unknowns of the first block and of this one
+    Mask<R> zero = {};
+    const int64_t start = FORWARD ? few : n - few;  // where the whole blocks begin
+    for (int64_t s = few ? -1 : 0; s < n / W; s++) {
+      const int64_t column = s < 0 ? (FORWARD ? 0 : n - W) : (FORWARD ? start + s * W : start - (s + 1) * W);
+      const int count = s < 0 ? few : W;
+      for (int step = 0; step < count; step++) {
+        const int lane = FORWARD ? step : W - 1 - step;
+        const int64_t row = column + lane;
+        const Mask<R> known = FORWARD ? lanes < broadcast_int<R>(lane) : lanes > broadcast_int<R>(lane);
+        Vec<R> sum[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) sum[m] = only(known, load(t[m] + row * n + column)) * open[m];
+        if (s >= 0 && few) {
+          const int64_t at = row * n + (FORWARD ? 0 : n - W);
+#pragma GCC unroll 8
+          for (int m = 0; m < M; m++) sum[m] = fma(only(short_block, load(t[m] + at)), first[m], sum[m]);
+        }
+        for (int64_t c = 0; c < s; c++) {
+          const int64_t at = FORWARD ? start + c * W : start - (c + 1) * W;
+#pragma GCC unroll 8
+          for (int m = 0; m < M; m++) sum[m] = fma(load(t[m] + row * n + at), load(x[m] + at), sum[m]);
+        }
+        const Vec<R> y = (right[row] - totals(sum)) / diagonal[row];
+        zero |= diagonal[row] == Vec<R>{};
+        not_finite = fma(y, Vec<R>{}, fma(diagonal[row], Vec<R>{}, not_finite));
+        const Mask<R> here = lanes == broadcast_int<R>(lane);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) open[m] = here ? __builtin_shuffle(y, broadcast_int<R>(place(m))) : open[m];
+      }
+      for (int m = 0; m < M; m++) {
+        if (s >= 0) {
+          store(x[m] + column, open[m]);
+        } else {
+          first[m] = open[m];
+          for (int i = 0; i < few; i++) x[m][start - (FORWARD ? few : 0) + i] = open[m][FORWARD ? i : W - few + i];
+        }
+        open[m] = Vec<R>{};
+      }
+    }
+    return zero | (not_finite != Vec<R>{});
   }
 };
 
@@ -626,8 +727,38 @@ struct Middle {
   }
 };
 
+// Triangles with one right-hand side, [first, last) of them, M at a time
+template <class R, int M, bool FORWARD>
+void solve_together(const Frame& frame, int64_t first, int64_t last) {
+  typedef Together<R, M, FORWARD> Group;
+  const int64_t n = frame.size[1];
+  Vec<R>* memory = static_cast<Vec<R>*>(scratch<1>(sizeof(Vec<R>) * size_t(2 * n)));
+  for (; first < last; first += M) {
+    Group group;
+    group.n = n, group.unit = frame.flags & UNIT, group.right = memory, group.diagonal = memory + n;
+    for (int m = 0; m < M; m++) {  // those that are missing repeat the last one
+      const Middle<R, 1> one = {frame, std::min(first + m, last - 1)};
+      group.t[m] = one.data(0, n * n), group.b[m] = one.data(1, n), group.x[m] = one.data(2, n);
+    }
+    const Mask<R> doubtful = group.solve();
+    for (int64_t m = 0; m < std::min<int64_t>(M, last - first); m++) {
+      const Middle<R, 1> one = {frame, first + m};
+      *one.integers(3, 1) = 0;
+      if (__builtin_expect(!doubtful[Group::place(int(m))], 1)) continue;
+      if (group.x[m] == group.b[m])
+        for (int64_t i = 0; i < n; i++) group.x[m][i] = memory[i][Group::place(int(m))];
+      one.triangular();
+    }
+  }
+}
+
 template <class R, int P>
 void solve_middle(const Frame& frame, int64_t first, int64_t last) {
+  if constexpr (P == 1)
+    if (triangles_together(frame) && frame.size[1] >= LANES<R>) {
+      constexpr int M = std::min(LANES<R>, LAPWING_REGISTERS / 4);
+      return frame.flags & UPPER ? solve_together<R, M, false>(frame, first, last) : solve_together<R, M, true>(frame, first, last);
+    }
   for (; first < last; first++) {
     const Middle<R, P> one = {frame, first};
     switch (frame.op) {

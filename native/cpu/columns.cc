@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <complex>
 #include <limits>
 #include <type_traits>
 

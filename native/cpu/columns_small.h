@@ -1,4 +1,5 @@
 // A triangle and a few right-hand sides, which lie across the lanes of a vector, or one. Compiled once per instruction set; see levels.h.
+#include "cpu/lines.h"
 
 namespace lapwing {
 namespace {
@@ -92,7 +93,8 @@ void solve_few(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, 
 // ---- one right-hand side -------------------------------------------------------------------------------------------------
 
 // x <- L^-1 x, or L^-T x, for a row-major triangle and one vector, in blocks of unknowns. Several threads may take the blocks, in
-// their order: each subtracts what is known so far and waits for the rest.
+// their order: each subtracts what is known so far and waits for the rest. What is known is taken in the order in which it was found,
+// however much of it there is at a time: the same bits for any number of threads.
 template <class R>
 struct OneColumn {
   static constexpr int W = LANES<R>, ROWS = 8;
@@ -108,42 +110,68 @@ struct OneColumn {
   int64_t blocks() const { return (n + BLOCK - 1) / BLOCK; }
   bool downwards() const { return upper == turned; }
 
-  // x[r] <- x[r] - sum of L[r][c] x[c], for rows [first, last) and columns [begin, end)
+  // Rows [i, i + ROWS) of L; those that are missing at the end repeat the last one, and what comes of them is not used.
+  struct Some {
+    const R* line[ROWS];
+    int64_t count;
+    Some(const OneColumn& job, int64_t i, int64_t last) : count(std::min<int64_t>(ROWS, last - i)) {
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) line[r] = job.l + (i + std::min<int64_t>(r, count - 1)) * job.n;
+    }
+  };
+
+  // sums[r] <- sums[r] + L[r][c] x[c], a vector for each of the rows [first, last), for whole vectors of columns [begin, end)
+  void add_rows(int64_t first, int64_t last, int64_t begin, int64_t end, R* sums) const {
+    const int64_t step = downwards() ? W : -W, start = downwards() ? begin : end - W;
+    for (int64_t i = first; i < last; i += ROWS) {
+      const Some rows(*this, i, last);
+      R* kept = sums + (i - first) * W;
+      Vec<R> sum[ROWS];
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) sum[r] = load(kept + r * W);
+      for (int64_t c = start; c >= begin && c < end; c += step) {
+        const Vec<R> y = load(x + c);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) sum[r] = fma(load(rows.line[r] + c), y, sum[r]);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) store(kept + r * W, sum[r]);
+    }
+  }
+  static R lane_sum(Vec<R> x) { return sum_lanes<R>(x)[0]; }
+
+  // x[r] <- x[r] - sum of L[r][c] x[c], for rows [first, last) and columns [begin, end) of one block
   void subtract_rows(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     for (int64_t i = first; i < last; i += ROWS) {
-      const int64_t count = std::min<int64_t>(ROWS, last - i);
-      const R* line[ROWS];  // rows that are missing at the end repeat the last one, and are not stored
-#pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) line[r] = l + (i + std::min<int64_t>(r, count - 1)) * n;
+      const Some rows(*this, i, last);
       Vec<R> sum[ROWS] = {};
       int64_t c = begin;
       for (; c + W <= end; c += W) {
         const Vec<R> y = load(x + c);
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sum[r] = fma(load(line[r] + c), y, sum[r]);
+        for (int r = 0; r < ROWS; r++) sum[r] = fma(load(rows.line[r] + c), y, sum[r]);
       }
-      for (int r = 0; r < count; r++) {
-        R total = 0;
-        for (int w = 0; w < W; w++) total += sum[r][w];
-        for (int64_t q = c; q < end; q++) total += line[r][q] * x[q];
+      for (int r = 0; r < rows.count; r++) {
+        R total = lane_sum(sum[r]);
+        for (int64_t q = c; q < end; q++) total += rows.line[r][q] * x[q];
         x[i + r] -= total;
       }
     }
   }
 
-  // x[j] <- x[j] - sum of L[r][j] x[r], for rows [first, last) and V vectors of columns from j on
+  // x[j] <- x[j] - sum of L[r][j] x[r], for `count` rows from `row` on and V vectors of columns from j on
   template <int V>
-  void subtract_tile(int64_t first, int64_t last, int64_t j) const {
+  void subtract_tile(int64_t row, int64_t count, int64_t step, int64_t j) const {
     constexpr int64_t AHEAD = 16;  // rows: each of them is in a page of its own, which no hardware foresees
     Vec<R> sum[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) sum[v] = load(x + j + v * W);
-    for (int64_t i = first; i < last; i++) {
-      const R* line = l + i * n + j;
-      const Vec<R> y = broadcast(x[i]);
+    for (int64_t k = 0; k < count; k++, row += step) {
+      const R* line = l + row * n + j;
+      const Vec<R> y = broadcast(x[row]);
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) {
-        __builtin_prefetch(line + AHEAD * n + v * W);
+        __builtin_prefetch(line + AHEAD * step * n + v * W);
         sum[v] = less(load(line + v * W), y, sum[v]);
       }
     }
@@ -151,13 +179,14 @@ struct OneColumn {
     for (int v = 0; v < V; v++) store(x + j + v * W, sum[v]);
   }
   void subtract_columns(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    const int64_t count = last - first, step = downwards() ? 1 : -1, row = downwards() ? first : last - 1;
     int64_t j = begin;
-    for (; j + 8 * W <= end; j += 8 * W) subtract_tile<8>(first, last, j);
-    for (; j + W <= end; j += W) subtract_tile<1>(first, last, j);
+    for (; j + 8 * W <= end; j += 8 * W) subtract_tile<8>(row, count, step, j);
+    for (; j + W <= end; j += W) subtract_tile<1>(row, count, step, j);
     for (; j < end; j++)
-      for (int64_t i = first; i < last; i++) x[j] -= l[i * n + j] * x[i];
+      for (int64_t k = 0, i = row; k < count; k++, i += step) x[j] -= l[i * n + j] * x[i];
   }
-  // for the unknowns [first, last), and what is known at [begin, end)
+  // for the unknowns [first, last) of a block, and what is known of it at [begin, end)
   void subtract(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     turned ? subtract_columns(begin, end, first, last) : subtract_rows(first, last, begin, end);
   }
@@ -180,6 +209,8 @@ struct OneColumn {
     const bool down = downwards();
     const int64_t from = number * BLOCK, to = std::min(n, from + BLOCK);  // counted in the order of the unknowns
     const int64_t first = down ? from : n - to, last = down ? to : n - from;
+    R sums[BLOCK * W];
+    if (!turned) std::fill_n(sums, BLOCK * W, R(0));
     int turns = 0;
     for (int64_t known = 0; known < number;) {
       const int64_t ready = std::min(number, solved.load(std::memory_order_acquire));
@@ -187,9 +218,11 @@ struct OneColumn {
         wait_a_moment(turns);
         continue;
       }
-      subtract(first, last, down ? known * BLOCK : n - ready * BLOCK, down ? ready * BLOCK : n - known * BLOCK);
+      const int64_t begin = down ? known * BLOCK : n - ready * BLOCK, end = down ? ready * BLOCK : n - known * BLOCK;
+      turned ? subtract_columns(begin, end, first, last) : add_rows(first, last, begin, end, sums);
       known = ready;
     }
+    for (int64_t i = first; !turned && i < last; i++) x[i] -= lane_sum(load(sums + (i - first) * W));
     for (int64_t s = 0; s < last - first; s += ROWS) {
       const int64_t begin = down ? first + s : std::max(first, last - s - ROWS), end = down ? std::min(last, begin + ROWS) : last - s;
       down ? subtract(begin, end, first, begin) : subtract(begin, end, end, last);

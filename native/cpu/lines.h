@@ -154,6 +154,14 @@ LAPWING_INLINE Mask<R> lane_numbers() {
   for (int i = 0; i < LANES<R>; i++) lanes[i] = i;
   return lanes;
 }
+// The sum of all lanes, in each of them
+template <class R, int HALF = LANES<R> / 2>
+LAPWING_INLINE Vec<R> sum_lanes(Vec<R> x) {
+  if constexpr (HALF == 0)
+    return x;
+  else
+    return sum_lanes<R, HALF / 2>(x + __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF)));
+}
 // The largest and the least of all lanes, in each of them
 template <class R, int HALF = LANES<R> / 2>
 LAPWING_INLINE Vec<R> largest_lane(Vec<R> x) {

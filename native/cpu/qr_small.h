@@ -14,14 +14,6 @@ constexpr int BLOCK = 4;
 template <int P>
 constexpr int TOGETHER = LAPWING_REGISTERS == 32 ? 4 / P : 2 / P;
 
-// The sum of the lanes, in each of them
-template <class R, int HALF = LANES<R> / 2>
-LAPWING_INLINE Vec<R> sum_lanes(Vec<R> x) {
-  if constexpr (HALF == 0)
-    return x;
-  else
-    return sum_lanes<R, HALF / 2>(x + __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF)));
-}
 template <class R, int P>
 LAPWING_INLINE Element<R, P> sum_lanes_of(const Element<R, P>& x) {
   if constexpr (P == 1)

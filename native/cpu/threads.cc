@@ -51,6 +51,23 @@ struct Job {
 // Set while this thread does pieces of a job that several threads share: what it starts then it does alone.
 thread_local bool sharing = false;
 
+// For how long a thread looks for work in a loop before it sleeps. To wake it takes as long as many small matrices: 300 triangular
+// solves of order 33, one after the other in float64, took 84 us on two threads of Zen 5, 82 us on one, and take 50 us with this
+// (2026-11-18).
+constexpr std::chrono::microseconds AWAKE{50};
+
+// Whether `ready` became true in that time
+template <class Ready>
+bool stay_awake(const Ready& ready) {
+  if (ready()) return true;
+  for (const auto begun = Clock::now(); Clock::now() - begun < AWAKE;)
+    for (int i = 0; i < 16; i++) {
+      if (ready()) return true;
+      pause_once();
+    }
+  return false;
+}
+
 // Never destroyed: its threads sleep until the process ends.
 class Pool {
  public:
@@ -58,21 +75,33 @@ class Pool {
 
   void run(Job& job, int helpers, bool (*interrupted)()) {
     job.helpers = helpers;
+    bool asleep;
     {
       std::lock_guard<std::mutex> hold(mutex_);
       grow(helpers);
       job_ = &job;
+      jobs_.fetch_add(1, std::memory_order_release);
+      asleep = asleep_ > 0;
     }
-    wake_.notify_all();
+    if (asleep) wake_.notify_all();
     sharing = true;
     drain(job, interrupted);
     sharing = false;
+    {
+      std::lock_guard<std::mutex> hold(mutex_);
+      job_ = nullptr;
+    }
+    const auto finished = [&] { return active_.load(std::memory_order_acquire) == 0; };
+    if (stay_awake(finished)) return;
     std::unique_lock<std::mutex> hold(mutex_);
-    job_ = nullptr;
-    done_.wait(hold, [&] { return active_ == 0; });
+    done_.wait(hold, finished);
   }
 
   static void drain(Job& job, bool (*interrupted)()) {
+    if (job.count <= job.piece) {  // without a look at the clock, which takes as long as a small matrix
+      job.step();
+      return;
+    }
     auto asked = Clock::now();
     while (job.step()) {
       if (!interrupted) continue;
@@ -95,15 +124,26 @@ class Pool {
   void work() {
     const KeepDenormals exact;  // a new thread starts with the settings of the one that made it
     sharing = true;
+    const auto wanted = [&] { return job_ && job_->helpers > 0; };
     std::unique_lock<std::mutex> hold(mutex_);
     for (;;) {
-      wake_.wait(hold, [&] { return job_ && job_->helpers > 0; });
+      if (!wanted()) {
+        const uint64_t seen = jobs_;
+        hold.unlock();
+        const bool another = stay_awake([&] { return jobs_.load(std::memory_order_acquire) != seen; });
+        hold.lock();
+        if (another) continue;
+        asleep_++;
+        wake_.wait(hold, wanted);
+        asleep_--;
+      }
       Job& job = *job_;
       job.helpers--;
       active_++;
       hold.unlock();
       while (job.step()) {}
       hold.lock();
+      // the caller may be gone with its job as soon as nobody is active
       if (--active_ == 0) done_.notify_all();
     }
   }
@@ -111,7 +151,9 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   Job* job_ = nullptr;
-  int size_ = 0, active_ = 0;
+  std::atomic<uint64_t> jobs_{0};  // that came so far
+  std::atomic<int> active_{0};
+  int size_ = 0, asleep_ = 0;
 };
 
 std::atomic<Pool*> pool{nullptr};

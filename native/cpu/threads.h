@@ -50,6 +50,14 @@ class Team {
   const int threads_;
 };
 
+// Calls body(&team) as Team::gather does, or body(nullptr) where one thread does all of it. The team ends with it, so that none of its
+// threads takes a core while the caller goes on with the threads of another library.
+template <class Body>
+void with_team(int threads, const Body& body) {
+  if (threads < 2) return body(static_cast<Team*>(nullptr));
+  Team::gather(threads, [&](Team& team) { body(&team); });
+}
+
 // What this process may use: the limit NumPy's BLAS reports (it follows OMP_NUM_THREADS and threadpoolctl), else
 // OMP_NUM_THREADS, else the cores this process is bound to.
 int allowed_threads();

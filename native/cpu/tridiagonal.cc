@@ -23,12 +23,8 @@ namespace lapwing {
 template <class R>
 int64_t eigh_by_tridiagonal(const R* a, int64_t n, bool upper, R* values, R* vectors, int threads, const TridiagonalSolver<R>& solve) {
   constexpr int64_t TOGETHER_ORDER = 192;  // smaller matrices are done before another thread is awake
-  if (threads < 2 || n < TOGETHER_ORDER) return LAPWING_WIDEST(solve_by_tridiagonal<R>(a, n, upper, values, vectors, nullptr, solve));
-  int64_t status = 0;
-  Team::gather(threads, [&](Team& team) {
-    status = LAPWING_WIDEST(solve_by_tridiagonal<R>(a, n, upper, values, vectors, &team, solve));
-  });
-  return status;
+  const int gathered = n < TOGETHER_ORDER ? 1 : threads;
+  return LAPWING_WIDEST(solve_by_tridiagonal<R>(a, n, upper, values, vectors, gathered, solve));
 }
 
 template int64_t eigh_by_tridiagonal<float>(const float*, int64_t, bool, float*, float*, int, const TridiagonalSolver<float>&);

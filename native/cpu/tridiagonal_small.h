@@ -21,11 +21,20 @@ struct Tridiagonalisation {
   int64_t n, vectors, width;  // width: columns of a panel
   R *d, *e, *tau;
   Lines<R, 1> pairs;     // lines 2 p and 2 p + 1: v and w of a panel's column p, by which A <- A - v w^T - w v^T
-  Lines<R, 1> products;  // a line for each thread
+  Lines<R, 1> products;  // a line for each part of a product
   Team* team;
 
   static int64_t panel_columns(int64_t n) { return n < 768 ? 16 : 32; }
-  static int64_t room(int64_t n, int threads) { return (2 * panel_columns(n) + threads) * line_of<R, 1>(n + W) + W; }
+  // A product is summed in as many parts, whatever the number of threads: the same bits for any.
+  static int64_t parts(int64_t order) { return order < 256 ? 1 : 4; }
+  static int64_t room(int64_t n) { return (2 * panel_columns(n) + parts(n)) * line_of<R, 1>(n + W) + W; }
+
+  // task(i) for i in [0, count)
+  template <class Task>
+  void each(int64_t count, const Task& task) const {
+    if (team && count > 1) return team->run(count, task);
+    for (int64_t i = 0; i < count; i++) task(i);
+  }
 
   // Rows behind `row`, of vector i
   static LAPWING_INLINE Mask<R> behind(int64_t row, int64_t i) { return lane_numbers<R>() + broadcast_int<R>(i * W) > broadcast_int<R>(row); }
@@ -114,21 +123,18 @@ struct Tridiagonalisation {
 
   // y <- A x for the rows and columns from `first` on; by <- the products of x with the pairs that there are
   void multiply(int64_t first, const R* x, R* y, int64_t count, R* by) const {
-    constexpr int64_t TOGETHER_ORDER = 256;  // of a smaller matrix another thread is of no use
-    const int64_t order = n - first, from = first / W;
-    const int parts = team && order >= TOGETHER_ORDER ? team->threads() : 1;
-    const auto part = [&](int64_t t) {  // equal areas of the triangle
-      const auto begin = [&](int64_t p) { return n - int64_t(double(order) * std::sqrt(1 - double(p) / parts)); };
-      R* to = t ? products.at(t, 0) : y;
+    const int64_t order = n - first, from = first / W, some = parts(order);
+    // equal areas of the triangle
+    const auto begin = [&](int64_t p) { return p == some ? n : n - int64_t(double(order) * std::sqrt(1 - double(p) / double(some))); };
+    each(some, [&](int64_t part) {
+      R* to = part ? products.at(part, 0) : y;
       std::fill_n(to + from * W, (vectors - from) * W, R(0));
-      if (t == 0) multiply_pairs(x, count, by, from);
-      multiply_range(t ? begin(t) : first, t + 1 < parts ? begin(t + 1) : n, x, to);
-    };
-    if (parts == 1) return part(0);
-    team->run(parts, part);
-    for (int64_t i = from; i < vectors; i++) {
+      if (part == 0) multiply_pairs(x, count, by, from);
+      multiply_range(begin(part), begin(part + 1), x, to);
+    });
+    for (int64_t i = from; some > 1 && i < vectors; i++) {
       Vec<R> sum = load(y + i * W);
-      for (int t = 1; t < parts; t++) sum += load(products.at(t, i));
+      for (int64_t part = 1; part < some; part++) sum += load(products.at(part, i));
       store(y + i * W, sum);
     }
   }
@@ -252,50 +258,56 @@ R largest_of_triangle(const R* a, int64_t n, bool upper) {
   return std::max(rest, largest_lane<R>(largest)[0]);
 }
 
-// A symmetric eigenproblem: T = Q^T A Q, then what `solve` makes of T, then the vectors of A.
-// solve(n, d, e, z, ld): d <- the eigenvalues of T, ascending, and the columns of z, `ld` apart, <- its vectors, unless z is null.
-// 0, or it failed.
+// A = Q T Q^T, then what `solve` makes of T, then the vectors of A.
 template <class R>
-int64_t solve_by_tridiagonal(const R* a, int64_t n, bool upper, R* values, R* vectors, Team* team,
-                             const std::function<int64_t(int64_t, R*, R*, R*, int64_t)>& solve) {
+int64_t solve_by_tridiagonal(const R* a, int64_t n, bool upper, R* values, R* vectors, int threads, const TridiagonalSolver<R>& solve) {
   constexpr int W = LANES<R>;
   typedef Tridiagonalisation<R> Job;
   const R largest = largest_of_triangle(a, n, upper);
   if (!(largest <= std::numeric_limits<R>::max())) return 1;
   const int64_t ld = line_of<R, 1>(n + W), size = vectors ? n * ld : 0;
-  const QrRoom<R, 1> room(team, n + W, n, n, n, 2 * n + Job::room(n, team ? team->threads() : 1) + size);
-  Householder<R, 1> h = room.h;
+  QrRoom<R, 1> room(nullptr, n + W, n, n, n, 2 * n + Job::room(n) + size);
+  Householder<R, 1>& h = room.h;
   R *d = room.rest, *e = d + n, *memory = e + n;
-  // Lines <- the columns from the diagonal on, their largest element about one
+  const Lines<R, 1> pairs = take<R, 1>(memory, 2 * Job::panel_columns(n), n + W);
+  const Lines<R, 1> products = take<R, 1>(memory, Job::parts(n), n + W);
+  R* z = vectors ? memory : nullptr;
   const int power = largest > 0 ? std::max(std::ilogb(largest), std::numeric_limits<R>::min_exponent + 2) : 0;
   const R up = std::ldexp(R(1), -power);
-  if (upper)
-    for (int64_t i = 0; i < n; i++) std::copy(a + i * (n + 1), a + (i + 1) * n, h.a.at(i, 0) + i);
-  else
-    room.read_columns(h.a, 0, a, n, n);
-  for (int64_t i = 0; i < n; i++) {
-    R* line = h.a.at(i, 0);
-    std::fill(line + n, line + ld, R(0));
-    if (power)
-      for (int64_t k = i / W; k * W < n; k++) store(line + k * W, load(line + k * W) * broadcast(up));
-  }
-  const Lines<R, 1> pairs = take<R, 1>(memory, 2 * Job::panel_columns(n), n + W);
-  const Lines<R, 1> products = take<R, 1>(memory, team ? team->threads() : 1, n + W);
-  for (int64_t s = 0; s < 2 * Job::panel_columns(n); s++) std::fill_n(pairs.at(s, 0), ld, R(0));
-  const Job job = {h.a, n, (n + W - 1) / W, Job::panel_columns(n), d, e, h.tau, pairs, products, team};
-  job.reduce();
-  R* z = vectors ? memory : nullptr;
+
+  with_team(threads, [&](Team* team) {
+    h.team = team;
+    // Lines <- the columns from the diagonal on, their largest element about one
+    if (upper)
+      for (int64_t i = 0; i < n; i++) std::copy(a + i * (n + 1), a + (i + 1) * n, h.a.at(i, 0) + i);
+    else
+      room.read_columns(h.a, 0, a, n, n);
+    for (int64_t i = 0; i < n; i++) {
+      R* line = h.a.at(i, 0);
+      std::fill(line + n, line + ld, R(0));
+      if (power)
+        for (int64_t k = i / W; k * W < n; k++) store(line + k * W, load(line + k * W) * broadcast(up));
+    }
+    for (int64_t s = 0; s < 2 * Job::panel_columns(n); s++) std::fill_n(pairs.at(s, 0), ld, R(0));
+    const Job job = {h.a, n, (n + W - 1) / W, Job::panel_columns(n), d, e, h.tau, pairs, products, team};
+    job.reduce();
+  });
+
+  // T = Z diag(d) Z^T
   if (int64_t status = solve(n, d, e, z, ld)) return status;
   for (int64_t i = 0; i < n; i++) values[i] = std::ldexp(d[i], power);
   if (!vectors) return 0;
-  for (int64_t i = 0; i < n; i++) std::fill(z + i * ld + n, z + (i + 1) * ld, R(0));
-  // Q leaves the first row alone: seen from the second, reflection j begins at row j
-  const Lines<R, 1> columns = {z, ld, 0};
-  if (n > 2) {
-    h.a = {h.a.x + 1, h.a.down, h.a.imag}, h.m = n - 1, h.vectors = (n - 1 + W - 1) / W;
-    h.multiply(n - 2, {z + 1, ld, 0}, 0, n, false, true);
-  }
-  room.write_rows(columns, vectors, n, n, [](R*, int64_t) {});
+
+  with_team(threads, [&](Team* team) {
+    h.team = team;
+    for (int64_t i = 0; i < n; i++) std::fill(z + i * ld + n, z + (i + 1) * ld, R(0));
+    // Z <- Q Z. Q leaves the first row alone: seen from the second, reflection j begins at row j
+    if (n > 2) {
+      h.a = {h.a.x + 1, h.a.down, h.a.imag}, h.m = n - 1, h.vectors = (n - 1 + W - 1) / W;
+      h.multiply(n - 2, {z + 1, ld, 0}, 0, n, false, true);
+    }
+    room.write_rows({z, ld, 0}, vectors, n, n, [](R*, int64_t) {});
+  });
   return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "gpu/blocked_qr.h"
 #include "gpu/reduce.h"
+#include "gpu/vendor.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -316,6 +317,18 @@ int run_reduced(Frame& frame, const Call& call, const Properties& gpu) {
 }
 
 }  // namespace
+
+int64_t eigh_chosen(const Frame& frame) {
+  // H200, 2026-11-16, ms with vectors, ours / cuSOLVER 12.0.4 (12.3.5): float32 n = 2048 10.9 / 24.8, 4096 42 / 89 (80), 8192 199 / 480
+  // (316), 16384 1340 / 2029 (1446); float64 2048 16.5 / 27.1, 4096 61 / 109 (105), 8192 331 / 549 (401), 16384 2263 / 3190 (1996);
+  // complex64 4096 74 / 120; complex128 2048 31 / 37, 4096 150 / 184. Values alone: float32 8192 163 / 433 (193), 16384 less than with
+  // vectors / 1737 (583); float64 4096 57 / 100 (92), 8192 298 / 496 (214), 16384 less than with vectors / 2822 (617).
+  constexpr int64_t CHOSEN[] = {16384, 16384, 4096, 4096};
+  constexpr int64_t BESIDE_NEWEST[] = {16384, 8192}, VALUES_BESIDE_NEWEST[] = {8192, 5120};
+  const bool always = frame.dtype > F64 || frame.size[1] <= VALUES_BESIDE_NEWEST[F64];  // where both copies lose
+  if (always || vendor::missing(vendor::newest_solver)) return CHOSEN[frame.dtype];
+  return (frame.op == EIGH ? BESIDE_NEWEST : VALUES_BESIDE_NEWEST)[frame.dtype];
+}
 
 int eigh_batched(Frame& frame) {
   Call call = read(frame);

@@ -11,11 +11,8 @@ namespace lapwing::cuda {
 // The largest n that the kernels take.
 constexpr int64_t EIGH_LARGEST = 16384;
 
-// The largest n, by dtype, for which they are chosen, with vectors and for values alone. H200, 2026-11-16, ms with vectors, against
-// cuSOLVER 12.0.4 (12.3.5): float32 n = 2048 10.9 / 24.8, 4096 42 / 89 (80), 8192 199 / 480 (316), 16384 1340 / 2029 (1446); float64 2048
-// 16.5 / 27.1, 4096 61 / 109 (105), 8192 331 / 549 (401), 16384 2263 / 3190 (1996); complex64 4096 74 / 120; complex128 2048 31 / 37, 4096
-// 150 / 184. Values alone: float32 8192 163 / 433 (193), float64 4096 57 / 100 (92), 8192 298 / 496 (214).
-constexpr int64_t EIGH_CHOSEN[] = {16384, 8192, 4096, 4096}, EIGH_CHOSEN_VALUES[] = {8192, 5120, 4096, 4096};
+// The largest n for which they are chosen. It depends on the copy of cuSOLVER that would do the work instead.
+int64_t eigh_chosen(const Frame& frame);
 
 // From this order on divide and conquer and batched products are faster than rotations. H200, 2026-11-16, float, ms, with vectors:
 // 40 of n = 176 1.0 and 1.9, 40 of 352 2.8 and 6.6, 640 of 512 42 and 118.

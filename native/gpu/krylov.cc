@@ -124,13 +124,13 @@ class CudaSpace : public Space<T> {
     return lapack::heevd(true, 'U', m, h, m, w);
   }
 
-  // Seconds on an H200: the direct routine, up to EIGH_CHOSEN our own kernels, takes 17 ms, 61 ms and 2.9 s in float64 at n = 2048,
+  // Seconds on an H200: the direct routine, up to eigh_chosen() our own kernels, takes 17 ms, 61 ms and 2.9 s in float64 at n = 2048,
   // 4096 and 16384; a step is bound by the latency of its dozen kernels, or by reading A, or by flops. Only
   // ratios matter.
   double direct_cost() const override {
     const double n = double(n_), share[] = {0.85, 1, 1.05, 1.6}, cubes[] = {3e-13, 5.1e-13, 7e-13, 1.9e-12},
                  columns[] = {5e-6, 6.5e-6, 6.5e-6, 7e-6};
-    if (n_ <= cuda::EIGH_CHOSEN[frame_.dtype]) return cubes[frame_.dtype] * n * n * n + columns[frame_.dtype] * n;
+    if (n_ <= cuda::eigh_chosen(frame_)) return cubes[frame_.dtype] * n * n * n + columns[frame_.dtype] * n;
     return share[frame_.dtype] * (6.6e-13 * n * n * n + 1.1e-5 * n);
   }
   double step_cost(int64_t columns, int64_t size) const override {

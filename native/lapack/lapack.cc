@@ -253,7 +253,8 @@ const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "spotri", "dpotri", "cpotri", "zpotri", "ssytrf", "dsytrf", "csytrf", "zsytrf", "ssytrs", "dsytrs", "csytrs", "zsytrs",
     "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs", "sormqr", "dormqr", "cunmqr", "zunmqr",
     "sgeev",  "dgeev",  "cgeev",  "zgeev",  "sgees",  "dgees",  "cgees",  "zgees",
-    "ssterf", "dsterf", "ssterf", "dsterf", "sstedc", "dstedc", "sstedc", "dstedc"};
+    "ssterf", "dsterf", "ssterf", "dsterf", "sstedc", "dstedc", "sstedc", "dstedc",
+    "sbdsdc", "dbdsdc", "sbdsdc", "dbdsdc"};
 
 bool bind(const char* name, void* address, int width, bool to_lent) {
   bool known = false;
@@ -273,13 +274,17 @@ void remember_library(const char* path, const char* prefix, const char* suffix, 
 
 void limit_threads_by(int (*set)(int), bool to_lent) { (to_lent ? limit_lent : limit_own) = set; }
 
-bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_t, int64_t)>& body) {
-  const bool rectangular = is_rectangular(frame.op);
-  const int64_t batch = frame.size[0], elements = frame.size[1] * frame.size[rectangular ? 2 : 1];
+bool goes_side_by_side(const Frame& frame) {
+  const int64_t batch = frame.size[0], elements = frame.size[1] * frame.size[is_rectangular(frame.op) ? 2 : 1];
   const int threads = threads_for(frame);
   // fewer matrices than half the threads leave too many of them idle
-  const bool pays = threads > 1 && batch > 1 && 2 * batch >= threads && elements <= SIDE_BY_SIDE;
-  const Table* table = pays ? used : nullptr;
+  return threads > 1 && batch > 1 && 2 * batch >= threads && elements <= SIDE_BY_SIDE;
+}
+
+bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t batch = frame.size[0];
+  const int threads = threads_for(frame);
+  const Table* table = goes_side_by_side(frame) ? used : nullptr;
   int (*limit)(int) = table == &lent ? limit_lent : limit_own;
   if (table && (!limit || !(*table)[name][frame.dtype].address)) table = private_copy.routines(), limit = nullptr;
   if (!table) return parallel(1, batch, 1, body, frame.interrupted);

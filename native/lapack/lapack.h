@@ -9,7 +9,7 @@ namespace lapwing::lapack {
 
 // herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr, ungqr and unmqr for
 // orgqr and ormqr
-enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, TRSV, POTRI, SYTRF, SYTRS, HETRF, HETRS, UNMQR, GEEV, GEES, STERF, STEDC, N_NAMES };
+enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, TRSV, POTRI, SYTRF, SYTRS, HETRF, HETRS, UNMQR, GEEV, GEES, STERF, STEDC, BDSDC, N_NAMES };
 struct Routine {
   void* address = nullptr;
   int width = 0;  // size of its integers, 4 or 8
@@ -63,6 +63,8 @@ constexpr int64_t SIDE_BY_SIDE = 512 * 512;
 // alone (MKL), or a private copy of one that has a limit for the whole process only (OpenBLAS). Others take one matrix after the
 // other. false: interrupted.
 bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_t, int64_t)>& body);
+// Whether it would, with such a library.
+bool goes_side_by_side(const Frame& frame);
 
 // Above this order a matrix is factored block by block, each at most so large.
 void set_block(int64_t order);

@@ -19,7 +19,7 @@ from .core.engines import backends, capabilities, library_engine
 from .core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, missing_reason, native
 from .core.plan import Alternative, Plan
 from .core.problem import DEVICES, Problem
-from .core.records import Record, load_records, rules_of
+from .core.records import NEWEST, Record, load_records, rules_of
 from .core.settings import cache_folder, cache_path, cuda_paths, default_engine, hip_paths
 
 __all__ = [
@@ -286,8 +286,17 @@ def record_for(operation: str, device: str, hardware: str | None = None) -> Reco
 
 def _predict(problem: Problem, engine: str) -> float | None:
     second = problem.count if problem.at_an_end else problem.batch
-    record = record_for(problem.record, problem.device, _elsewhere(problem.device) or None)
-    return record.predict(problem.dtype, problem.n, second, engine) if record else None
+    hardware = _elsewhere(problem.device) or None
+    operations = [problem.record, "eigh"] if problem.record == "eigvalsh" else [problem.record]
+    records = [r for name in operations if (r := record_for(name, problem.device, hardware))]
+    newest = bool(records) and engine == "cusolver" and hardware is None and _has_newest_solver()
+    names = [engine + NEWEST, engine] if newest else [engine]
+    times = (record.predict(problem.dtype, problem.n, second, name) for record in records for name in names)
+    return next((seconds for seconds in times if seconds is not None), None)
+
+
+def _has_newest_solver() -> bool:
+    return native is not None and any(not problem for _, _, problem, _ in native.solver_copies())
 
 
 def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
@@ -295,13 +304,14 @@ def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
     rows: list[tuple[int | str, ...]] = []
     for operation in dict.fromkeys(r.operation for r in _RECORDS):
         record = record_for(operation, device, hardware)
-        if record is None:
+        if record is None or (operation == "eigvalsh" and _is_shipped(record) and _has_own("eigh", device, hardware)):
             continue
         kind = "shipped" if _is_shipped(record) else "own"
         source = f"the shipped record of {hardware}" if kind == "shipped" else f"your own record {record.source}"
         having = capabilities()
         public = operation if operation in {c.operation for c in having} else operation.rpartition("_")[0]  # "solve_pos"
         known = {c.engine for c in having if c.operation == public and c.device == device} & set(ENGINES)
+        known |= {name + NEWEST for name in known}
         if unfit := {name for m in record.measurements for name in m.seconds} - known:
             names = ", ".join(sorted(unfit))
             _log.warning("record %s: %s: no such engine for %s on %s; ignored", record.source, names, public, device)
@@ -309,11 +319,16 @@ def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
         usable = replace(record, measurements=tuple(replace(m, seconds=seconds) for m, seconds in fit if seconds))
         rows += [
             (OPS[operation], DEVICES.index(device), DTYPE_CODE[r.dtype], ENGINES[r.engine],
-             r.n_min, _end(r.n_max), r.batch_min, _end(r.batch_max), source)
+             r.n_min, _end(r.n_max), r.batch_min, _end(r.batch_max), source, r.newest)
             for r in rules_of(usable)
             if operation in OPS
         ]  # fmt: skip
     return rows
+
+
+def _has_own(operation: str, device: str, hardware: str) -> bool:
+    record = record_for(operation, device, hardware)
+    return record is not None and not _is_shipped(record)
 
 
 def _end(bound: int | None) -> int:

@@ -108,15 +108,15 @@ def in_subprocess(code: str, **environment: str) -> str:
 def test_import_loads_no_framework_and_is_quick(tmp_path):
     code = """
 import json, sys, time
-begun = time.process_time(); import numpy
-before = time.process_time(); import lapwing; took = time.process_time() - before
+begun = time.thread_time(); import numpy
+before = time.thread_time(); import lapwing; took = time.thread_time() - before
 print(json.dumps([took, before - begun, sorted({m.partition('.')[0] for m in sys.modules})]))
 """
     # the first run writes the byte code, as an installation has it
     runs = [json.loads(in_subprocess(code, PYTHONPYCACHEPREFIX=str(tmp_path))) for _ in range(8)]
     loaded = set(runs[0][2])
     assert not loaded & {"torch", "jax", "jaxlib", "tensorflow", "cupy", "scipy", "matplotlib"}
-    # 50 ms, or on a slow machine less than NumPy itself
+    # 50 ms, or on a slow machine less than NumPy itself; NumPy's BLAS threads, which spin when they start, do not count
     assert min(took for took, _, _ in runs) < max(0.05, min(numpy for _, numpy, _ in runs))
 
 

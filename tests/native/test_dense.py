@@ -125,6 +125,21 @@ def test_triangle_with_one_right_hand_side(dtype, n, threads):
         assert norm(product - b) <= 10 * n * eps(dtype) * norm(whole) * norm(x)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_triangle_on_any_number_of_threads(dtype):
+    """The same bits, however much is known when a thread looks."""
+    rng = np.random.default_rng(0)
+    n = 2000
+    a, b = (random(rng, dtype, 1, n, n) / n**0.5 + 2 * np.eye(n)).astype(dtype), random(rng, dtype, 1, n, 1)
+    for flags in (0, UPPER, ADJOINT, UPPER | ADJOINT):
+        found = []
+        for threads in (1, *[2] * 10, 3, 3):
+            x, info = np.empty_like(b), info_of(1)
+            call("triangular", flags, (1, n, 1), a, b, x, info, threads=threads)
+            found.append(x.tobytes())
+        assert len(set(found)) == 1, flags
+
+
 @pytest.mark.parametrize("place", [0, 70, 129])
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
 def test_bad_pivot_of_a_triangle(bad, place):
@@ -157,6 +172,21 @@ def test_symmetric_eigenproblem(dtype, n, threads):
         assert norm(exact(whole) @ vectors - vectors * values[:, None]) <= 10 * n * eps(dtype) * size
         assert norm(adjoint(vectors) @ vectors - np.eye(n)) <= 10 * n * eps(dtype)
         assert np.abs(exact(alone) / scale - values).max() <= 10 * n * eps(dtype) * size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_eigenproblem_on_any_number_of_threads(dtype):
+    """The same bits; a matrix of this order is multiplied in several parts."""
+    n = 300
+    g = random(np.random.default_rng(0), dtype, 1, n, n)
+    a = g + g.swapaxes(-1, -2)
+    found = []
+    for threads in (1, 2):
+        w, v, alone, info = np.empty((1, n), dtype), np.empty_like(a), np.empty((1, n), dtype), info_of(1)
+        call("eigh", 0, (1, n, 0, n), a, w, v, info, threads=threads)
+        call("eigvalsh", 0, (1, n, 0, n), a, alone, info, threads=threads)
+        found.append((w.tobytes(), v.tobytes(), alone.tobytes()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("a", [np.zeros((40, 40)), np.ones((40, 40)), np.diag(np.arange(40.0)), np.full((40, 40), 5e-324)])

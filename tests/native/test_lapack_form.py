@@ -50,11 +50,9 @@ def test_cpu(dtype, in_place):
             check(form, dtype, batch, n, in_place)  # noqa: F821
 
 
-@pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("complex128", marks=pytest.mark.slow)])
-def test_kernels(child, emulated, dtype):  # noqa: F811
-    code = f"""
-{CHECK}
+ON_GPU = (
+    CHECK
+    + """
 def form(kind, a, integers, in_place):
     memory = [Memory(x.nbytes) for x in (a, a, integers)]
     for place, x in zip(memory, (a, a, integers)):
@@ -66,8 +64,15 @@ def form(kind, a, integers, in_place):
 
 for batch, n in ((0, 0), (0, 3), (2, 0), (1, 1), (70, 2), (3, 33), (2, 70), (1, 130)):
     for in_place in (False, True):
-        check(form, {dtype!r}, batch, n, in_place)
+        check(form, dtype, batch, n, in_place)
 """
+)
+
+
+@pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("complex128", marks=pytest.mark.slow)])
+def test_kernels(child, emulated, dtype):  # noqa: F811
+    code = f"dtype = {dtype!r}\n{ON_GPU}"
     calls, _ = child(code, **emulated)
     assert set(harness.launched(calls)) == {"form_small", "form", "exchanges"}
     # four bytes for each row, so that 58,000 rows have room

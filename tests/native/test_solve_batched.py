@@ -583,3 +583,41 @@ def test_subnormal_pivot(dtype, n):
     y, info = solve(positive, positive.copy(), POS)
     assert not info.any()
     assert np.allclose(y, np.eye(n), rtol=0, atol=10 * eps(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("flags", [0, UPPER, UNIT, UPPER | UNIT])
+def test_triangles_side_by_side(dtype, flags):
+    """One right-hand side for each of several triangles: a lane of each vector belongs to one of them."""
+    upper, unit = flags & UPPER, flags & UNIT
+    for n in (17, 31, 32, 33, 48, 65, 100, 127, 128, 129, 192, 193):
+        a = random((20, n, n), dtype, n) / n + 2 * np.eye(n, dtype=dtype)
+        b = random((20, n, 1), dtype, n + 1)
+        t = np.triu(a, 1 if unit else 0) if upper else np.tril(a, -1 if unit else 0)
+        read = t != 0
+        t += unit / UNIT * np.eye(n, dtype=dtype)
+        a[~read] = NAN
+        x, info = solve(a, b, flags, "triangular")
+        assert not info.any()
+        np.testing.assert_array_less(np.abs(t @ x - b), 10 * n * np.finfo(dtype).eps * np.abs(t).sum(-1, keepdims=True).max())
+        for count in (1, 3, 4, 9):  # the same bits in any batch, and in the memory of b
+            some = b[:count].copy()
+            solve(a[:count], some, flags, "triangular", x=some)
+            np.testing.assert_array_equal(some, x[:count])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_bad_triangle_spoils_only_itself(dtype, in_place):
+    n, place = 40, 23
+    a, b = np.tril(random((11, n, n), dtype, 1)) / n + 2 * np.eye(n, dtype=dtype), random((11, n, 1), dtype, 2)
+    good = solve(a, b, 0, "triangular")[0]
+    a[3, place, place], a[5, place, 7], a[6, place, place] = 0, NAN, np.finfo(dtype).smallest_subnormal
+    b[6, place] = 0
+    b[6, place] += a[6, place, :place] @ good[6, :place]
+    x, info = solve(a, b, 0, "triangular", x=b if in_place else None)
+    assert info[3] == info[5] == place + 1
+    assert np.isnan(x[[3, 5]]).all()
+    assert not np.delete(info, [3, 5]).any()
+    rest = [0, 1, 2, 4, 7, 8, 9, 10]
+    np.testing.assert_array_equal(x[rest], good[rest])

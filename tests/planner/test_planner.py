@@ -40,7 +40,7 @@ def test_both_sides_of_a_matrix_decide_about_svd():
     assert {engine(1000, m, n) for m, n in ((321, 321), (513, 4), (4, 513))} == {"lapack"}
     assert {engine(1000, m, n) for m, n in ((33, 33), (99, 99), (300, 4), (40, 500))} == {"batched"}
     assert {engine(1, m, n) for m, n in ((33, 33), (64, 400))} == {"lapack"}
-    assert [engine(batch, 32, 32) for batch in (1, 3, 4)] == ["lapack", "lapack", "batched"]
+    assert [engine(batch, 32, 32) for batch in (1, 2, 8)] == ["lapack", "lapack", "batched"]
     assert engine(1000, 8, 4, full=True) == "lapack"
     assert engine(1000, 8, 8, full=True) == "batched"
     assert engine(1, 32, 32, device="cuda") == "batched"
@@ -207,6 +207,20 @@ def test_rules_cover_the_plane_and_follow_the_measurements():
     assert engine(64, 1) == engine(17, 1) == engine(10**6, 1) == "batched"
     assert engine(4, 1000) == engine(4, 32) == engine(4, 10**9) == "batched"
     assert not Rule("float32", "lapack").fits("float64", 1, 1)
+
+
+def test_rules_beside_the_newest_copy_of_a_library():
+    """Where the newest copy wins and the framework's own loses, the rule comes first and says that it needs the newest."""
+    rows = (
+        Measurement("float64", 4096, 1, {"batched": 1.0, "cusolver": 3.0, "cusolver newest": 2.0}),
+        Measurement("float64", 16384, 1, {"batched": 2.0, "cusolver": 3.0, "cusolver newest": 1.0}),
+    )
+    first, *others = rules_of(Record("eigh", "cuda", "x", "d", {}, rows))
+    assert first == Rule("float64", "cusolver", n_min=8193, newest=True)
+    assert others == [Rule("float64", "batched")]
+    # values alone go where the vectors go below the smallest order that was measured
+    first, *others = rules_of(Record("eigvalsh", "cuda", "x", "d", {}, rows))
+    assert first.n_min == 8193 and others == [Rule("float64", "batched", n_min=4096)]
 
 
 @pytest.mark.skipif(native is None, reason="the native core is not built")

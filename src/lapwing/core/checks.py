@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from .errors import ShapeError
 from .problem import DTYPES, promoted
 
@@ -17,6 +19,11 @@ _CONVERSIONS = {
     "tensorflow": "tf.convert_to_tensor(b, dtype=a.dtype)",
     "cupy": "cupy.asarray(b, dtype=a.dtype)",
 }
+
+
+def as_array(x: Any) -> Any:
+    """An ordinary array for a numpy.matrix, whose products and axes are not those of an array; anything else as it is."""
+    return x.view(np.ndarray) if isinstance(x, np.matrix) else x
 
 
 def check_matrix(operation: str, shape: tuple[int | None, ...], dtype: str, letters: str = "m, n") -> None:
@@ -98,8 +105,10 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable has none
     if devices[0] is devices[1] or None in devices or framework.traced(a) or framework.traced(b):
         return a, b
-    if str(devices[0]) != str(devices[1]):
-        raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}")
+    # the device of a JAX array on several of them is its sharding, and JAX lets two shardings of the same devices meet
+    several = [getattr(each, "device_set", None) for each in devices]
+    if str(devices[0]) != str(devices[1]) and (None in several or several[0] != several[1]):
+        raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}\nhint: move one")
     return a, b
 
 

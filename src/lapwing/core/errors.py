@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -70,6 +70,11 @@ class _MatrixError(np.linalg.LinAlgError):
 
     def _hint(self) -> str:
         raise NotImplementedError
+
+    def changed(self, **changes: object) -> Self:
+        """The same error with other fields, and the text that belongs to them."""
+        fields: dict[str, Any] = self.__dict__ | changes
+        return type(self)(fields.pop("operation"), **fields)
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {k: v for k, v in self.__dict__.items() if k != "operation"}

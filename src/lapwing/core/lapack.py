@@ -23,7 +23,7 @@ _LAPACK = (
         for t in "sdcz"
     ],
     *[t + name for name in ("syevd", "syevr", "orgqr", "ormqr", "sytrf", "sytrs") for t in "sd"],
-    *[t + name for name in ("sterf", "stedc") for t in "sdsd"],
+    *[t + name for name in ("sterf", "stedc", "bdsdc") for t in "sdsd"],
     *[t + name for name in ("heevd", "heevr", "ungqr", "unmqr", "hetrf", "hetrs") for t in "cz"],
 )
 _BLAS = (*[t + name for name in ("trsm", "trmm", "trsv", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")

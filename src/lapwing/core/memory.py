@@ -169,7 +169,7 @@ def memory_of_array(x: Any, *, name: str = "", writable: bool = True) -> Memory:
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is None:
         if not hasattr(x, "__dlpack__"):
-            raise TypeError(f"{_subject(name)} is a {type(x).__name__}, which has no DLPack and no array interface")
+            raise TypeError(f"{_subject(name)} is a {type(x).__name__}, not an array\nhint: numpy.asarray converts it")
         return memory_of_capsule(name, x.__dlpack__(stream=-1))  # the caller waits for the whole device
     if interface.get("mask") is not None:
         raise TypeError(f"{_subject(name)} is masked\nhint: fill the masked elements first")

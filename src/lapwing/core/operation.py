@@ -91,6 +91,11 @@ class Operation:
         return len(shapes) == 1 or (len(shapes[1]) == len(first) and first[:-1] == shapes[1][:-1] and shapes[1][-1] > 0)
 
     @property
+    def has_status(self) -> bool:
+        """Whether the last result is a number for each matrix that says whether it succeeded."""
+        return self.results(self.example_shapes, self.example)[-1][1] == "int32"
+
+    @property
     def example_shapes(self) -> tuple[Shape, ...]:
         return tuple((1,) * rank for rank in self.ranks)
 

@@ -119,8 +119,8 @@ class Problem:
     @property
     def record(self) -> str:
         """The name of the record that holds measurements of such problems."""
-        if self.operation in ("eigh", "eigvalsh"):
-            return "eigh_part" if self.at_an_end else "eigh"
+        if self.at_an_end and self.operation in ("eigh", "eigvalsh"):
+            return "eigh_part"
         operation = "slogdet" if self.pos and self.operation == "det" else self.operation
         return f"{operation}_pos" if self.pos else f"{operation}_symmetric" if self.mirrored else operation
 

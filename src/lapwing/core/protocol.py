@@ -39,7 +39,7 @@ class Framework(Protocol):
     def dtype_of(self, a: Any, /) -> str: ...
 
     def direct(self, a: Any, /) -> bool:
-        """Whether a small call may go by a short way: ``results_direct``, ``solve_direct`` and ``mirrored_direct``."""
+        """Whether a small call may go by a short way: ``results_direct`` and ``solve_direct``."""
 
     def traced(self, a: Any, /) -> bool:
         """Whether values cannot be looked at: jit, compile, graph mode, graph capture."""

@@ -6,7 +6,8 @@ A record is a JSON file:
      "versions": {...}, "measurements": [{"dtype": "float32", "n": 4, "batch": 1000, "seconds": {"batched": 1e-5, ...}}, ...]}
 
 ``hardware`` is the GPU's name, or the CPU's instruction set level. A record of other hardware is never used. Between measured
-points the nearest one decides, in ratios of n and batch.
+points the nearest one decides, in ratios of n and batch. The engine "cusolver newest" is cusolver with the newest copy of the
+library, on machines that have it beside their framework's copy.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .settings import cache_folder
 
 SCHEMA = 1
 _MOST = 2**62
+NEWEST = " newest"
 _log = logging.getLogger("lapwing")
 
 
@@ -84,6 +86,7 @@ class Rule:
     n_max: int | None = None
     batch_min: int = 0
     batch_max: int | None = None
+    newest: bool = False  # where the newest copy of the engine's library is installed
 
     def fits(self, dtype: str, n: int, batch: int) -> bool:
         return (
@@ -94,10 +97,30 @@ class Rule:
 
 
 def rules_of(record: Record) -> list[Rule]:
-    """Cut the plane halfway between measured points, by n and then by batch, and name the fastest engine of each piece."""
+    """Cut the plane halfway between measured points, by n and then by batch, and name the fastest engine of each piece.
+
+    First come the pieces that a library wins by its newest copy alone."""
+    if not any(name.endswith(NEWEST) for m in record.measurements for name in m.seconds):
+        return _cut(record, record.measurements)
+    plain = _cut(record, [_with_copies(m, newest=False) for m in record.measurements])
+    newest = _cut(record, [_with_copies(m, newest=True) for m in record.measurements])
+    return [replace(r, newest=True) for r in newest if r.engine == "cusolver" and r not in plain] + plain
+
+
+def _with_copies(measured: Measurement, newest: bool) -> Measurement:
+    """What the engines take with or without the newest copies of their libraries."""
+    seconds = {name: s for name, s in measured.seconds.items() if not name.endswith(NEWEST)}
+    for name in measured.seconds.keys() - seconds.keys() if newest else ():
+        engine = name.removesuffix(NEWEST)
+        seconds[engine] = min(measured.seconds[name], seconds.get(engine, inf))
+    return replace(measured, seconds=seconds)
+
+
+def _cut(record: Record, measurements: Sequence[Measurement]) -> list[Rule]:
+    measurements = [m for m in measurements if m.seconds]
     rules: list[Rule] = []
-    for dtype in dict.fromkeys(m.dtype for m in record.measurements):
-        points = {(m.n, m.batch): m for m in record.measurements if m.dtype == dtype}
+    for dtype in dict.fromkeys(m.dtype for m in measurements):
+        points = {(m.n, m.batch): m for m in measurements if m.dtype == dtype}
         below: dict[int, str] = {}  # by batch: the engine at the next smaller n
         for n, n_min, n_max in _intervals({n for n, _ in points}):
             column = {batch: m for (k, batch), m in points.items() if k == n}
@@ -108,7 +131,11 @@ def rules_of(record: Record) -> list[Rule]:
                     batch_min = row.pop().batch_min
                 row.append(Rule(dtype, engine, n_min, n_max, batch_min, batch_max))
             rules = _join(rules, row)
-    return rules
+    if record.operation != "eigvalsh":
+        return rules
+    # below the smallest measured order values alone go where the vectors go
+    least = {dtype: min(m.n for m in measurements if m.dtype == dtype) for dtype in {m.dtype for m in measurements}}
+    return [replace(r, n_min=max(r.n_min, least[r.dtype])) for r in rules]
 
 
 # Engines this close are a tie, which goes to the one of the neighbouring piece, else to the one listed first: a rule must not
@@ -127,7 +154,7 @@ def _join(rules: list[Rule], row: list[Rule]) -> list[Rule]:
     joined = list(rules)
     for rule in row:
         for i, old in enumerate(joined):
-            if old == replace(rule, n_min=old.n_min, n_max=rule.n_min - 1):
+            if old.n_max == rule.n_min - 1 and old == replace(rule, n_min=old.n_min, n_max=old.n_max):
                 joined[i] = replace(rule, n_min=old.n_min)
                 break
         else:

@@ -36,7 +36,7 @@ SETTINGS = (
         "LAPWING_ENGINE",
         _LIBRARY,
         "auto",
-        'The engine of every call that leaves engine="auto". Calls that it cannot take are decided as without it.',
+        'The engine of every call with engine="auto". It is ignored for calls that this engine cannot do.',
     ),
     Setting(
         "LAPWING_HIP_PATH",

@@ -73,10 +73,15 @@ def _plain(operation: str, x: Any) -> Any:
         if device in _ON_HOST:
             return np.from_dlpack(x)
         if device not in _ON_GPU:
-            raise TypeError(f"{operation}: {kind} is on a device that lapwing does not support (DLPack device {int(device)})")
+            raise TypeError(
+                f"{operation}: {kind} is on a device that lapwing does not support (DLPack device {int(device)})\n"
+                "hint: copy it to the CPU first"
+            )
         import cupy
     except ImportError:
-        raise TypeError(f"{operation}: {kind} on a GPU needs CuPy, which is not installed") from None
+        raise TypeError(
+            f"{operation}: {kind} on a GPU needs CuPy, which is not installed\nhint: pip install cupy-cuda13x"
+        ) from None
     except (AttributeError, BufferError, RuntimeError) as error:
         raise TypeError(f"{operation}: {kind} does not share its memory ({error})\nhint: convert it to NumPy first") from error
     return cupy.from_dlpack(x) if hasattr(x, "__dlpack__") else cupy.asarray(x)

@@ -78,26 +78,23 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     return operation.turn_back(outputs) if turned else outputs
 
 
-def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """The solution, where both are plain arrays of one dtype and shapes that fit, and every matrix has one; else None.
+def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray | None = None) -> np.ndarray | None:
+    """The one result, shaped as the last array, where these are plain arrays of one dtype and shapes that fit, and every matrix
+    has a result; else None.
 
     The short way: looking at everything that an array could be takes longer than to solve a small system.
     """
     dtype = a.dtype
     code = _CODE.get(dtype)
-    if code is None or native is None or type(a) is not _ndarray or type(b) is not _ndarray or b.dtype is not dtype:
-        return None
-    x = _empty(b.shape, dtype)
-    return x if native.direct(operation.code, code, flags, a, b, x) else None
-
-
-def mirrored_direct(operation: Operation, flags: int, a: np.ndarray) -> np.ndarray | None:
-    """The whole matrix of which one triangle is read, under the same conditions."""
-    code = _CODE.get(a.dtype)
     if code is None or native is None or type(a) is not _ndarray:
         return None
-    whole = _empty(a.shape, a.dtype)
-    return whole if native.direct(operation.code, code, flags, a, whole) else None
+    if b is None:
+        x = _empty(a.shape, dtype)
+        return x if native.direct(operation.code, code, 0, flags, a, x) else None
+    if type(b) is not _ndarray or b.dtype is not dtype:
+        return None
+    x = _empty(b.shape, dtype)
+    return x if native.direct(operation.code, code, 0, flags, a, b, x) else None
 
 
 def results_direct(operation: Operation, params: Params, *arrays: np.ndarray) -> tuple[np.ndarray, ...] | None:
@@ -113,7 +110,7 @@ def results_direct(operation: Operation, params: Params, *arrays: np.ndarray) ->
     if layout is None:
         return None
     sizes, results, kinds = layout
-    outputs = tuple(map(_empty, results, kinds))
+    outputs = (_empty(results[0], kinds[0]),) if len(results) == 1 else tuple(map(_empty, results, kinds))
     return outputs if native.direct_sized(operation.code, code, 0, params[0], sizes, *arrays, *outputs) else None
 
 
@@ -123,7 +120,8 @@ def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params
     if not operation.takes(shapes):
         return None
     sizes, results, kinds = _layout(operation, shapes, params, dtype)
-    return sizes, results[:-1], kinds[:-1]
+    shown = len(results) - operation.has_status
+    return sizes, results[:shown], kinds[:shown]
 
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:

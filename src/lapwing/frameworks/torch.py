@@ -32,6 +32,11 @@ _REAL = {getattr(torch, name): getattr(torch, real) for name, real in REAL.items
 _COMPLEX = {getattr(torch, name): getattr(torch, other) for name, other in COMPLEX.items()}
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN_SET = frozenset(_PLAIN)
+_empty_like, _threads = torch.empty_like, torch.get_num_threads
+# whether the native core reads tensors itself: torch 2.10 and later have a table of functions for that
+_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_READ_BY_CORE = native is not None and _EXCHANGE is not None and native.read_tensors(_EXCHANGE, _PLAIN)
 
 # private names; where one is missing the slower call through the dispatcher is used
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: 0)
@@ -85,7 +90,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
     elif _functorch_level() is not None:
         call = _hook(operation).functorch
-    elif _dispatch_modes() or _tracing_state() is not None or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
+    elif _dispatch_modes() or _tracing_state() is not None or _are_special(arrays) or not (a.is_cpu or a.is_cuda):
         call = _hook(operation).functorch if wanted else _hook(operation).op
     elif wanted:
         call = _hook(operation).eager
@@ -113,6 +118,14 @@ def differentiates(a: torch.Tensor) -> bool:
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
     """Nothing to do: only JAX takes objects apart."""
+
+
+def _are_special(arrays: tuple[Any, ...]) -> bool:
+    """Whether torch must dispatch on one of them: an instance of a subclass may be more than its memory, or have none."""
+    if _PLAIN_SET.issuperset(map(type, arrays)):
+        return False
+    names = {type(x).__name__ for x in arrays if type(x) not in _PLAIN_SET}
+    return names != {"FakeTensor"} or type(arrays[0]) not in _PLAIN_SET  # one beside real ones is refused where memory is read
 
 
 def _needs_derivative(a: torch.Tensor) -> bool:
@@ -172,6 +185,8 @@ def _run(
             flags |= OVERWRITE
             outputs = operation.share(outputs, a)
         addresses = [address, *[x.data_ptr() for x in (*others, *outputs)]]
+        if 0 in addresses:
+            _check_memory(operation.name, (a, *others))
         code = _CODE[a.dtype]
         if a.is_cuda:
             ordinal = a.get_device()
@@ -186,6 +201,16 @@ def _run(
             torch.autograd.graph.increment_version(original)
             outputs = tuple(x.detach() if x is a else x for x in outputs)
     return operation.turn_back(outputs) if turned else outputs
+
+
+def _check_memory(name: str, arrays: tuple[torch.Tensor, ...]) -> None:
+    """Refuse tensors without memory: meta or fake ones beside others, and those whose storage was freed, as FSDP does."""
+    for x in arrays:
+        if x.numel() and not x.data_ptr():
+            kind = f"a {type(x).__name__} on {x.device}"
+            raise TypeError(
+                f"{name}: {kind} of shape {tuple(x.shape)} has no memory\nhint: give all tensors memory, or none of them"
+            )
 
 
 def results_direct(operation: Operation, params: Params, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
@@ -214,24 +239,20 @@ def results_direct(operation: Operation, params: Params, *arrays: torch.Tensor) 
     return outputs if native.direct_sized(operation.code, code, *limits, sizes, *addresses) else None
 
 
-def mirrored_direct(operation: Operation, flags: int, a: torch.Tensor) -> torch.Tensor | None:
-    found = results_direct(operation, (flags,), a)
-    return None if found is None else found[0]
-
-
-def solve_direct(operation: Operation, flags: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """The solution under the same conditions, for tensors of one dtype and shapes that fit."""
-    if native is None or _watched() or not _is_simple(a) or not _is_simple(b):
+def solve_direct(operation: Operation, flags: int, a: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor | None:
+    """The one result, shaped as the last tensor, under the same conditions."""
+    if native is None or not _READ_BY_CORE:
+        found = results_direct(operation, (flags,), a) if b is None else results_direct(operation, (flags,), a, b)
+        return None if found is None else found[0]
+    if type(a) not in _PLAIN or not a.is_cpu or _watched() or not _is_plain(a) or a.layout is not torch.strided:
         return None
-    if b.dtype is not a.dtype:
+    if b is None:
+        x = _empty_like(a)
+        return x if native.direct(operation.code, -1, _threads(), flags | LENT, a, x) else None
+    if type(b) not in _PLAIN or not _is_plain(b):
         return None
-    layout = _direct_layout(operation, (a.shape, b.shape), (flags,), a.dtype)
-    if layout is None:
-        return None
-    x = torch.empty_like(b)
-    limits = torch.get_num_threads(), flags | LENT
-    addresses = a.data_ptr(), b.data_ptr(), x.data_ptr()
-    return x if native.direct_sized(operation.code, layout[0], *limits, layout[1], *addresses) else None
+    x = _empty_like(b)
+    return x if native.direct(operation.code, -1, _threads(), flags | LENT, a, b, x) else None
 
 
 def _watched() -> bool:
@@ -241,11 +262,16 @@ def _watched() -> bool:
     )
 
 
+def _is_plain(a: torch.Tensor) -> bool:
+    """Whether its numbers are those in memory, but for conjugation, and nothing is recorded for it."""
+    return not a.is_neg() and not (a.requires_grad and torch.is_grad_enabled())
+
+
 def _is_simple(a: torch.Tensor) -> bool:
     """An ordinary tensor in CPU memory that native code can read as it is; nothing is recorded for it."""
-    if type(a) not in _PLAIN or not a.is_cpu or a.layout is not torch.strided or (a.requires_grad and torch.is_grad_enabled()):
+    if type(a) not in _PLAIN or not a.is_cpu or a.layout is not torch.strided or not _is_plain(a):
         return False
-    return a.is_contiguous() and not a.is_neg() and not a.is_conj()
+    return a.is_contiguous() and not a.is_conj()
 
 
 @lru_cache(maxsize=1024)
@@ -257,8 +283,7 @@ def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params
     if code is None or not operation.takes(shapes):
         return None
     sizes, results, patterns = _layout(operation, shapes, params, dtype)
-    if len(results) > 1:  # the last one is the status
-        results = results[:-1]
+    results = results[: len(results) - operation.has_status]
     results = [(tuple(shapes[0]) if s is None else s, dtype if d is None else d) for s, d in results]
     small = patterns is not None and all(prod(s) <= _SMALL for s, _ in results)  # patterns are kept: they must not be large
     patterns = [torch.empty(s, dtype=d, device="cpu") for s, d in results] if small else None
@@ -544,7 +569,9 @@ class _Hooked:
 
 def _refused(operation: Operation) -> Any:
     def call(*args: Any) -> Any:
-        raise NotImplementedError(f"{operation.name}: no derivative inside torch.func under torch.compile")
+        raise NotImplementedError(
+            f"{operation.name}: no derivative inside torch.func under torch.compile\nhint: call torch.func outside of it"
+        )
 
     return call
 
