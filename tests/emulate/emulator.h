@@ -6,7 +6,7 @@
 //   - between barriers threads run in a random order (EMULATE_SEED)
 //   - what the other half of a wave of 64 contributes to a ballot is random, and a shuffle from there brings NaN
 //   - all threads of a wave must meet the same __syncthreads()
-//   - shared memory is full of NaN at first
+//   - shared memory is full of NaN when a block begins
 //   - estimates of 1/x and 1/sqrt(x) have 20 bits
 //   - compiled with -fsanitize=thread (EMULATE_RACES), each access to shared memory comes by here: two threads that use the same word
 //     without a barrier between them, one of them to write, are a fault, and so is an access past the end
@@ -21,7 +21,7 @@
 #define __HIP__ 1
 #define __device__
 #define __global__
-#define __shared__ static
+#define __shared__ static __attribute__((section("lw_shared")))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
@@ -66,8 +66,10 @@ emulator_switch:
 )");
 extern "C" __attribute__((visibility("hidden"))) void emulator_switch(void** save, void* to);
 
-// where the static shared memory of the kernels lies: nothing else that they write is in this library
+// Where the static shared memory of the kernels lies. The compiler leaves that of templates out of the section; it is in .bss, where
+// kernels write nothing else.
 extern "C" __attribute__((visibility("hidden"))) char __bss_start, _end;
+extern "C" __attribute__((visibility("hidden"), weak)) char __start_lw_shared, __stop_lw_shared;
 
 namespace emulator {
 
@@ -86,17 +88,16 @@ struct Gate {
 struct Warp {
   Gate gate;
   uint64_t slot[2][32];
-  unsigned epoch;  // a new number after each sync_warp, shuffle or ballot
+  unsigned epoch;  // a new number after each sync_warp
 };
 
 struct Wave {
   Gate gate;       // of the matrix instructions
   int met;         // lanes at the barrier of the block
   unsigned site;   // which one
-  double a[64], b[64];
 };
 
-// A block of threads and, while another one runs, its shared memory.
+// A block of threads and, while another one runs, its shared memory: dynamic and static.
 struct Block {
   Gate gate;
   Warp warps[MOST_THREADS / 32];
@@ -104,7 +105,7 @@ struct Block {
   Index index;
   unsigned epoch;  // a new number after each __syncthreads
   int sum;
-  char* memory;
+  char *memory, *statics;
   struct Use* uses;
 };
 
@@ -122,6 +123,7 @@ struct Use {
   unsigned read, read_warp;        // epochs
   unsigned warps, lanes;           // that read it in these: warps of the block, lanes of the last of them
   unsigned short writer, reading_warp;
+  unsigned char atomic;  // 0: a plain write; else atomic operations of 1: the writer, 2: its warp, 3: several warps
 };
 
 struct State {
@@ -140,6 +142,16 @@ inline State* const state = static_cast<State*>(std::calloc(1, sizeof(State)));
 alignas(16) inline char memory[MEMORY];
 inline Block* block = state->blocks;  // the one that runs
 inline Fiber* current = nullptr;
+
+EMULATOR size_t static_bytes() { return size_t(&__stop_lw_shared - &__start_lw_shared); }
+
+// AddressSanitizer looks at each call of memcpy; these also touch what it keeps between variables
+EMULATOR void copy_bytes(void* to, const void* from, size_t bytes) {
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes)::"memory");
+}
+EMULATOR void fill_bytes(void* to, int byte, size_t bytes) {
+  asm volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(byte) : "memory");
+}
 
 EMULATOR uint64_t random_bits() {
   uint64_t& x = state->random;
@@ -196,7 +208,7 @@ EMULATOR auto exchange(V value, F f) {
   Warp& warp = own_warp();
   uint64_t* slots = warp.slot[current->exchanges++ % 2];
   std::memcpy(&slots[own_thread() % 32], &value, sizeof value);
-  if (wait(warp.gate)) warp.epoch = ++state->epochs;  // lanes that exchange something are in step, on the hardware of either vendor
+  wait(warp.gate);  // lanes that exchange something are in step, but the compiler may move what they read and write
   return f([slots](int lane) {
     V x;
     std::memcpy(&x, &slots[lane], sizeof x);
@@ -251,24 +263,33 @@ EMULATOR bool run_threads(Fiber* fibers, int threads) {
 EMULATOR void run_blocks(int count, unsigned first, unsigned y, int threads, unsigned shared) {
   for (int b = 0; b < count; b++) {
     Block& own = state->blocks[b];
-    if (!own.memory) own.memory = static_cast<char*>(std::malloc(MEMORY));
+    if (!own.memory) own.memory = static_cast<char*>(std::malloc(MEMORY)), own.statics = static_cast<char*>(std::malloc(static_bytes() + 1));
     own.index = {first + unsigned(b), y, 0};
-    std::memset(own.memory, 0xff, shared);
-    std::memset(own.memory + shared, 0xa5, GUARD);
+    fill_bytes(own.memory, 0xff, shared);
+    fill_bytes(own.memory + shared, 0xa5, GUARD);
+    fill_bytes(own.statics, 0xff, static_bytes());
     prepare(own, state->fibers[b], threads);
   }
-  if (count == 1) std::memcpy(memory, state->blocks[0].memory, shared + GUARD);
+  const auto enter = [&] {
+    copy_bytes(memory, block->memory, shared + GUARD);
+    copy_bytes(&__start_lw_shared, block->statics, static_bytes());
+  };
+  const auto exit = [&] {
+    copy_bytes(block->memory, memory, shared + GUARD);
+    copy_bytes(block->statics, &__start_lw_shared, static_bytes());
+  };
+  if (count == 1) block = state->blocks, enter();
   int idle = 0;  // rounds in which no thread came to or through a barrier
   for (bool open = true; open && !state->fault;) {
     const int before = state->progress;
     open = false;
     for (int b = 0; b < count && !state->fault; b++) {
       block = &state->blocks[b];
-      if (count > 1) std::memcpy(memory, block->memory, shared + GUARD);
+      if (count > 1) enter();
       open = run_threads(state->fibers[b], threads) || open;
       for (int i = 0; i < GUARD; i++)
         if (memory[shared + unsigned(i)] != char(0xa5)) report(PAST_END, "written past the shared memory, %d bytes", i);
-      if (count > 1) std::memcpy(block->memory, memory, shared + GUARD);
+      if (count > 1) exit();
     }
     idle = state->progress == before ? idle + 1 : 0;
     if (open && idle == 1000) report(STUCK, "threads wait for each other");
@@ -295,11 +316,15 @@ int launch(void (*kernel)(A...), void** arguments, unsigned blocks, unsigned row
     report(CANNOT, "a launch that the emulator cannot run");
     return state->fault;
   }
-  if (blocks % together) together = 1;  // a kernel of the same source that has no teams
+  if (together == 0)
+    together = blocks < MOST_TOGETHER ? blocks : MOST_TOGETHER;
+  else if (blocks % together)
+    together = 1;  // a kernel of the same source that has no teams
   state->grid = {blocks, rows, 1};
   state->block_size = {threads, 1, 1};
   for (unsigned y = 0; y < rows; y++)
-    for (unsigned b = 0; b < blocks && !state->fault; b += together) run_blocks(int(together), b, y, int(threads), shared);
+    for (unsigned b = 0; b < blocks && !state->fault; b += together)
+      run_blocks(int(blocks - b < together ? blocks - b : together), b, y, int(threads), shared);
   return state->fault;
 }
 
@@ -328,8 +353,11 @@ inline int run(const char* name, void** arguments, unsigned blocks, unsigned row
 
 // ---- accesses to shared memory -----------------------------------------------------------------------------------
 
-EMULATOR void use(const void* where, size_t bytes, bool writes, void* code) {
+enum Access { READ, WRITE, ATOMIC };
+
+EMULATOR void use(const void* where, size_t bytes, Access access, void* code) {
   if (!current || state->fault) return;
+  const bool writes = access != READ;
   auto* at = static_cast<const char*>(where);
   size_t place;
   if (at >= memory && at < memory + MEMORY) {
@@ -338,19 +366,24 @@ EMULATOR void use(const void* where, size_t bytes, bool writes, void* code) {
       report(PAST_END, "thread %d: %zu bytes at place %zu of %u bytes of shared memory", own_thread(), bytes, place, state->shared);
       return;
     }
+  } else if (at >= &__start_lw_shared && at < &__stop_lw_shared) {
+    place = MEMORY + size_t(at - &__start_lw_shared);
   } else if (at >= &__bss_start && at < &_end) {
-    place = MEMORY + size_t(at - &__bss_start);
+    place = MEMORY + static_bytes() / 8 * 8 + 8 + size_t(at - &__bss_start);
   } else {
     return;
   }
-  if (!block->uses) block->uses = static_cast<Use*>(std::calloc((MEMORY + size_t(&_end - &__bss_start)) / 4 + 2, sizeof(Use)));
+  if (!block->uses)
+    block->uses = static_cast<Use*>(std::calloc((MEMORY + static_bytes() + size_t(&_end - &__bss_start)) / 4 + 8, sizeof(Use)));
   const int thread = own_thread(), warp = thread / 32;
   const unsigned now = block->epoch, warp_now = own_warp().epoch, lane = 1u << thread % 32;
   for (size_t word = place / 4; word <= (place + bytes - 1) / 4; word++) {
     Use& u = block->uses[word];
     const char* what = nullptr;
     int other = 0;
-    if (u.written == now && u.writer != thread && (u.writer / 32 != warp || u.written_warp == warp_now))
+    const bool near = u.writer / 32 == warp, step = near && u.written_warp == warp_now;  // no barrier of the warp since then
+    if (u.written == now && !(access == ATOMIC && u.atomic) &&
+        (!near || u.atomic == 3 || (step && (u.writer != thread || u.atomic == 2))))
       what = writes ? "write" : "write and read", other = u.writer;
     if (writes && u.read == now) {
       if (u.warps & ~(1u << warp)) what = "read and write", other = 32 * __builtin_ctz(u.warps & ~(1u << warp));
@@ -363,6 +396,8 @@ EMULATOR void use(const void* where, size_t bytes, bool writes, void* code) {
       return;
     }
     if (writes) {
+      const bool joins = access == ATOMIC && u.written == now && u.atomic;
+      u.atomic = access != ATOMIC ? 0 : !joins ? 1 : u.atomic == 3 || !near ? 3 : step && u.writer != thread ? 2 : step ? u.atomic : 1;
       u.written = now, u.written_warp = warp_now, u.writer = static_cast<unsigned short>(thread);
     } else {
       if (u.read != now) u.read = now, u.warps = 0, u.lanes = 0;
@@ -383,21 +418,17 @@ EMULATOR void use(const void* where, size_t bytes, bool writes, void* code) {
 
 #ifdef EMULATE_RACES
 #define LW_HOOK(name, bytes)                                                                             \
-  extern "C" void __tsan_read##name(void* at) { emulator::use(at, bytes, false, __builtin_return_address(0)); }                        \
-  extern "C" void __tsan_write##name(void* at) { emulator::use(at, bytes, true, __builtin_return_address(0)); }                        \
-  extern "C" void __tsan_unaligned_read##name(void* at) { emulator::use(at, bytes, false, __builtin_return_address(0)); }              \
-  extern "C" void __tsan_unaligned_write##name(void* at) { emulator::use(at, bytes, true, __builtin_return_address(0)); }              \
-  extern "C" void __tsan_volatile_read##name(void*) {}                                                    \
-  extern "C" void __tsan_volatile_write##name(void*) {}                                                   \
-  extern "C" void __tsan_unaligned_volatile_read##name(void*) {}                                          \
-  extern "C" void __tsan_unaligned_volatile_write##name(void*) {}
+  extern "C" void __tsan_read##name(void* at) { emulator::use(at, bytes, emulator::READ, __builtin_return_address(0)); }                        \
+  extern "C" void __tsan_write##name(void* at) { emulator::use(at, bytes, emulator::WRITE, __builtin_return_address(0)); }                        \
+  extern "C" void __tsan_unaligned_read##name(void* at) { emulator::use(at, bytes, emulator::READ, __builtin_return_address(0)); }              \
+  extern "C" void __tsan_unaligned_write##name(void* at) { emulator::use(at, bytes, emulator::WRITE, __builtin_return_address(0)); }
 LW_HOOK(1, 1)
 LW_HOOK(2, 2)
 LW_HOOK(4, 4)
 LW_HOOK(8, 8)
 LW_HOOK(16, 16)
-extern "C" void __tsan_read_range(void* at, size_t bytes) { emulator::use(at, bytes, false, __builtin_return_address(0)); }
-extern "C" void __tsan_write_range(void* at, size_t bytes) { emulator::use(at, bytes, true, __builtin_return_address(0)); }
+extern "C" void __tsan_read_range(void* at, size_t bytes) { emulator::use(at, bytes, emulator::READ, __builtin_return_address(0)); }
+extern "C" void __tsan_write_range(void* at, size_t bytes) { emulator::use(at, bytes, emulator::WRITE, __builtin_return_address(0)); }
 extern "C" void __tsan_vptr_update(void*, void*) {}
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
@@ -473,8 +504,15 @@ EMULATOR unsigned long long __ballot(int x) {
   });
 }
 
+// plain accesses to the same word need a barrier between, atomic ones none
+EMULATOR void atomically(const void* at, size_t bytes) {
+#ifdef EMULATE_RACES
+  emulator::use(at, bytes, emulator::ATOMIC, __builtin_return_address(0));
+#endif
+}
 #define LW_ATOMIC(name, type, result)                         \
   EMULATOR type name(type* to, type x) {                      \
+    atomically(to, sizeof(type));                             \
     const type old = *to;                                     \
     *to = result;                                             \
     return old;                                               \
@@ -486,6 +524,7 @@ LW_ATOMIC(atomicMin, int, old < x ? old : x)
 LW_ATOMIC(atomicAdd, unsigned long long, old + x)
 LW_ATOMIC(atomicMax, unsigned long long, old > x ? old : x)
 EMULATOR int atomicCAS(int* to, int expected, int x) {
+  atomically(to, sizeof(int));
   const int old = *to;
   if (old == expected) *to = x;
   return old;
@@ -525,21 +564,4 @@ inline double __builtin_amdgcn_rcp(double x) { return estimate(1 / x); }
 inline double __builtin_amdgcn_rsq(double x) { return estimate(1 / std::sqrt(x)); }
 inline float __builtin_amdgcn_rsqf(float x) { return 1 / std::sqrt(x); }
 
-// The matrix instructions, with the lanes that have each element as AMD documents them
-#if LW_WAVE == 64
-template <class Four, class Real>
-EMULATOR Four multiply_matrices(Real a, Real b, Four c, bool wide) {
-  auto& wave = emulator::block->waves[emulator::own_thread() / 64];
-  const int lane = emulator::own_thread() % 64;
-  emulator::wait(wave.gate);  // the last product has been read
-  wave.a[lane] = a, wave.b[lane] = b;
-  emulator::wait(wave.gate);
-  for (int v = 0; v < 4; v++) {
-    const int row = wide ? lane / 16 + 4 * v : 4 * (lane / 16) + v, column = lane % 16;
-    for (int k = 0; k < 4; k++) c[v] = Real(fma(wave.a[16 * k + row], wave.b[16 * k + column], double(c[v])));
-  }
-  return c;
-}
-#define __builtin_amdgcn_mfma_f64_16x16x4f64(a, b, c, ...) multiply_matrices(a, b, c, true)
-#define __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, ...) multiply_matrices(a, b, c, false)
-#endif
+#include "matrix.h"

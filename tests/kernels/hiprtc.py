@@ -1,14 +1,20 @@
 """AMD's run-time compiler without a GPU, and what its code objects say about registers.
 
-The compiler runs in a process of its own: its LLVM and those of JAX, torch and TensorFlow do not get on in one.
+The compiler runs in a process of its own: its LLVM and those of JAX, torch and TensorFlow do not get on in one. The process
+serves all sources, since starting it takes as long as compiling a small one.
 """
 
+import atexit
+import contextlib
 import ctypes
 import ctypes.util
+import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
+import tempfile
 
 NAMES = ("libhiprtc.so", "libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
 
@@ -34,10 +40,54 @@ def compile_source(text, headers, name, options):
     return _ask((text, headers, name, options))
 
 
+def header():
+    """What hipRTC puts before every source, as Debian's library for it has it."""
+    library = ctypes.CDLL("libhiprtc-builtins.so.5")
+    size = ctypes.c_uint.in_dll(library, "__hipRTC_header_size").value
+    return bytes((ctypes.c_char * size).in_dll(library, "__hipRTC_header")).rstrip(b"\0").decode()
+
+
+def compile_newer(source, options, architecture, lanes, folder):
+    """(metadata of each kernel, what the compiler said) by the clang in zig: hipRTC 5.2 does not know newer architectures."""
+    (folder / "header.h").write_text(header())
+    command = f"-m ziglang clang -x hip --cuda-device-only -nogpulib -nogpuinc -std=c++17 -O3 --offload-arch={architecture}"
+    own = f"-D__HIPCC_RTC__ -D__AMDGCN_WAVEFRONT_SIZE={lanes} -DLW_WAVE={lanes} -Wno-pass-failed -S -o"
+    files = ["out.s", "-include", "header.h", "-I", source.parent, source]
+    done = subprocess.run(
+        [sys.executable, *command.split(), *options.split(), *own.split(), *files], cwd=folder, capture_output=True, text=True
+    )
+    text = (folder / "out.s").read_text() if done.returncode == 0 else ""
+    found = re.findall(r"\.name: +(\w+)\n *\.private_segment_fixed_size: (\d+)(?:\n .*)*?\n *\.wavefront_size: (\d+)", text)
+    about = {name: {".private_segment_fixed_size": int(size), ".wavefront_size": int(wave)} for name, size, wave in found}
+    return about, done.stderr.strip()
+
+
+_process = None
+
+
 def _ask(what):
-    done = subprocess.run([sys.executable, __file__], input=pickle.dumps(what), capture_output=True, timeout=280)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    return pickle.loads(done.stdout)
+    global _process
+    if _process is None or _process.poll() is not None:
+        said = tempfile.TemporaryFile()  # noqa: SIM115 the process writes to it until it ends
+        _process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+        _process.said = said
+        atexit.register(_end, _process)
+    try:
+        pickle.dump(what, _process.stdin)
+        _process.stdin.flush()
+        return pickle.load(_process.stdout)
+    except (BrokenPipeError, EOFError):
+        _end(_process)
+        _process.said.seek(0)
+        text = _process.said.read().decode(errors="replace")[-2000:]
+        raise AssertionError(f"the compiler ended with status {_process.returncode}: {text}") from None
+
+
+def _end(process):
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stdout.close()
+    process.wait()
 
 
 def _compile(rtc, text, headers, name, options):
@@ -129,6 +179,13 @@ def _unpack(data, at):
 
 
 if __name__ == "__main__":
-    request, found = pickle.load(sys.stdin.buffer), library()
-    answer = found is not None if request is None else _compile(found, *request)
-    sys.stdout.buffer.write(pickle.dumps(answer))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the compiler prints must not be taken for an answer
+    found = library()
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            break
+        pickle.dump(found is not None if request is None else _compile(found, *request), answers)
+        answers.flush()

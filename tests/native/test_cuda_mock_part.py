@@ -175,3 +175,23 @@ tell(copies=native.solver_copies())
     calls, told = child(code, **newer(libraries))
     assert [call["version"] for call in named(calls, "cusolverDnXsyevd")] == ["12003"]
     assert all(problem for _, _, problem, _ in stand_ins(told, libraries))
+
+
+def test_the_plan_asks_which_copy_is_there(child, libraries):
+    """On an H200 the newest copy wins the values of large matrices, and the framework's own copy loses them."""
+    code = """
+def engine(op, dtype, n):
+    call = (OPS[op], DTYPE_CODE[dtype], CUDA, 0, ENGINES["auto"], 0, 0, (1, n, 0, n), "")
+    return {code: name for name, code in ENGINES.items()}[native.plan(*call)[0]]
+
+sizes = ("float64", 4096), ("float64", 8192), ("float64", 16384), ("float32", 8192), ("float32", 16384)
+tell(engines={op: [engine(op, *size) for size in sizes] for op in ("eigh", "eigvalsh")})
+"""
+    rules = "from lapwing import planner\nnative.set_rules(native.gpus()[0][0], planner._rules_for('cuda', 'NVIDIA H200'))\n"
+    ours, library = "batched", "cusolver"
+    for start in ("", rules):  # by the limits of the code, and by the record
+        _, told = child(start + code, LAPWING_ENGINE="")
+        assert told["engines"]["eigvalsh"] == [ours, ours, library, ours, library]  # n = 16384 does not fit our kernel
+        _, told = child(start + code, LAPWING_ENGINE="", **newer(libraries))
+        assert told["engines"]["eigvalsh"] == [ours, library, library, ours, library]
+        assert told["engines"]["eigh"] == [ours, ours, library, ours, ours]

@@ -280,7 +280,6 @@ solve_checks.test_inverse_positive(run, {dtype}, lower, {largest})
 SHARED = {"f32": 42000, "f64": 75000, "c64": 75000, "c128": 110000}
 
 
-@pytest.mark.xfail(reason="the emulator of a block and this kernel disagree; on a GPU the answers are right")
 def test_blocked(child, emulated):
     calls, _ = child(
         BLOCKS

@@ -128,6 +128,49 @@ def test_what_is_here(child):
     assert "not made by NVIDIA" in told["missing"]["cuso" + "lver"]
 
 
+def test_info_and_doctor(child, amd_libraries, tmp_path):
+    """Both name the GPU, its architecture, the lanes of a wave and the libraries, or what is missing."""
+    code = """
+    import contextlib, io
+    from lapwing.__main__ import main
+    def said(*words):
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            status = main(list(words))
+        return text.getvalue(), status
+    tell(info=said("info")[0], doctor=said("doctor"))
+    """
+    _, told = child(code, MOCK_GFX="gfx942:sramecc+")
+    gpu = "Mock Instinct; gfx942, waves of 64 lanes"
+    assert f"cuda:1      {gpu}" in told["info"] and "driver HIP 6.2.41134" in told["info"]
+    assert "hipRTC 9.0, rocBLAS 4.2.1.1a2b3c, rocSOLVER 3.26.0.40602" in told["info"]
+    assert "copies of cuSOLVER" not in told["info"]
+    lines = {line.split()[0]: line for line in told["info"].splitlines() if line.startswith("  ")}
+    assert all("not usable" in lines["cuso" + name] for name in ("lver", "lvermg", "lvermp"))
+    text, status = told["doctor"]
+    assert gpu in text and "compiled by hipRTC 9.0" in text and "3.26.0.40602" in text and status == 0, text
+    # without the solver
+    folder = tmp_path / "part"
+    folder.mkdir()
+    for library in (amd_libraries / "new").iterdir():
+        if not library.name.startswith("librocsolver"):
+            (folder / library.name).symlink_to(library)
+    _, told = child(code, LAPWING_HIP_PATH=folder, MOCK_LIBRARIES=folder, ROCM_PATH=tmp_path)
+    if "rocSOLVER" not in told["info"]:  # else it is installed on this machine
+        assert "ROCm solver" in told["info"] and "install ROCm's rocSOLVER" in told["info"]
+        assert "librocsolver.so was not found" in told["doctor"][0]
+
+
+def test_jax_has_the_handler_on_rocm(monkeypatch):
+    """XLA looks for it by the name of the platform, which is ROCM on AMD's GPUs."""
+    jax = pytest.importorskip("jax")
+    import lapwing.frameworks.jax as ours
+
+    registered = []
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, *_, platform: registered.append((name, platform)))
+    ours._register.__wrapped__()
+    assert {(name, platform) for name in (ours._TARGET, ours._LAUNCH) for platform in ("cpu", "CUDA", "ROCM")} == {*registered}
+
+
 def test_options_of_the_compiler(child):
     calls, _ = child('check("float64", 1, 5, "batched")', MOCK_GFX="gfx1100", MOCK_LANES=32)
     (options,) = [c["options"].split("|") for c in named(calls, "nvrtcCompileProgram")]

@@ -147,6 +147,7 @@ LW_INLINE void solve_rows(const Shared& s, int set, int n, int i0, int known, bo
       y[k] = select(after, subtract_plain(y[k], a, found), y[k]);
     }
   }
+  in_step();  // lanes behind the last row have read that of the last
 #pragma unroll
   for (int k = 0; k < K; k++)
     if (lane < width) s.x[(i0 + lane) * K + k] = y[k];

@@ -292,10 +292,10 @@ LW_INLINE void solve_row(T* row, const T* l, int ld, const Real* reciprocals) {
   store_registers<16>((char*)row, x);
 }
 
-// The piece of a product that one lane of a warp holds: rows g + 8x, columns 8y + 2t + e, with g = lane / 4, t = lane % 4.
-// This is the layout of the double-precision matrix instruction, used for every type.
+// The piece of a product that one lane of a warp holds, as pair_row and pair_column say.
 template <int X, int Y>
 struct Piece {
+  static constexpr bool BY_WAVES = LW_MATRIX == 64 && X % 2 == 0 && Y % 2 == 0;
   T v[X][Y][2];
 
   LW_INLINE void clear() {
@@ -305,19 +305,29 @@ struct Piece {
       for (int y = 0; y < Y; y++) v[x][y][0] = v[x][y][1] = zero();
   }
 
+  LW_INLINE static int row(int x) { return pair_row<BY_WAVES>(x); }
+  LW_INLINE static int column(int x, int y) { return pair_column<BY_WAVES>(x, y); }
+
   // Calls f(row, column, first of two elements) for each pair of neighbours.
   template <typename F>
   LW_INLINE void each(F f) {
-    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int x = 0; x < X; x++)
 #pragma unroll
-      for (int y = 0; y < Y; y++) f(g + 8 * x, 8 * y + 2 * t, v[x][y]);
+      for (int y = 0; y < Y; y++) f(BY_WAVES ? row(x) : g + 8 * x, BY_WAVES ? column(x, y) : 8 * y + 2 * t, v[x][y]);
   }
 
-  // V <- V + A B^H over DEPTH columns, A of 8X rows and B of 8Y rows in shared memory.
+  // V <- V + A B^H over DEPTH columns, A of 8X rows and B of 8Y rows in shared memory. Both warps of a wave of 64 come here together;
+  // one that is not `active` there only helps the other.
   template <int DEPTH>
-  LW_INLINE void add(const T* a, int lda, const T* b, int ldb) {
+  LW_INLINE void add(const T* a, int lda, const T* b, int ldb, bool active = true) {
+#if LW_MATRIX == 64
+    if constexpr (BY_WAVES) {
+      multiply_halves(v, Lines<T>{a, lda, 1}, Lines<T>{b, ldb, 1}, DEPTH, active);
+      return;
+    }
+#endif
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #if LW_DTYPE == 1 && LW_MATRIX == 16
 #pragma unroll
@@ -377,11 +387,11 @@ struct Piece {
 
 // One warp: C <- C - A B^H for a piece of 8X x 8Y of C, 32 columns deep, all in shared memory.
 template <int X, int Y>
-LW_INLINE void update_piece(T* c, int ldc, const T* a, int lda, const T* b, int ldb) {
+LW_INLINE void update_piece(T* c, int ldc, const T* a, int lda, const T* b, int ldb, bool active = true) {
   Piece<X, Y> piece;
   piece.clear();
-  piece.template add<TILE>(a, lda, b, ldb);
-  piece.each([&](int row, int column, T* pair) {
+  piece.template add<TILE>(a, lda, b, ldb, active);
+  if (active) piece.each([&](int row, int column, T* pair) {
     T* at = c + row * ldc + column;
     at[0] = subtract(at[0], pair[0]);
     at[1] = subtract(at[1], pair[1]);

@@ -37,9 +37,8 @@ struct Source {
   }
 };
 
-#if LW_DTYPE == 1 || LW_MATRIX == 16
-// Each warp computes a piece of 8X x 8Y, in the layout of the matrix instructions: a lane holds rows g + 8x and columns
-// 8y + 2t + e with g = lane / 4, t = lane % 4.
+#if LW_DTYPE == 1 || LW_MATRIX == 16 || LW_MATRIX == 64
+// Each warp computes a piece of 8X x 8Y, in the layout of the matrix instructions: see pair_row.
 struct Product {
   static constexpr int WARPS = LW_THREADS / 32, ACROSS = SIDE / 32, DOWN = WARPS / ACROSS, X = SIDE / DOWN / 8, Y = 4;
   Real v[X][Y][2];
@@ -57,6 +56,9 @@ struct Product {
   LW_INLINE void add(const Real* stage) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const Real *left = stage + row0(), *right = stage + DEPTH * PITCH + column0();
+#if LW_MATRIX == 64
+    multiply_halves(v, Lines<Real>{left, 1, PITCH}, Lines<Real>{right, 1, PITCH}, DEPTH);
+#else
 #pragma unroll(SIZE == 8 ? 2 : 1)
     for (int k = 0; k < DEPTH; k += 8) {
 #if LW_MATRIX == 16
@@ -80,6 +82,7 @@ struct Product {
               v[x][y][e] = fma(left[p * PITCH + g + 8 * x], right[p * PITCH + 8 * y + 2 * t + e], v[x][y][e]);
 #endif
     }
+#endif
   }
 
 #if LW_MATRIX == 16 && LW_DTYPE == 1
@@ -133,11 +136,11 @@ struct Product {
   // f(row of the tile, column, two neighbours)
   template <typename F>
   LW_INLINE void each(F f) const {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    constexpr bool BY_WAVES = LW_MATRIX == 64;
 #pragma unroll
     for (int x = 0; x < X; x++)
 #pragma unroll
-      for (int y = 0; y < Y; y++) f(row0() + g + 8 * x, column0() + 8 * y + 2 * t, v[x][y]);
+      for (int y = 0; y < Y; y++) f(row0() + pair_row<BY_WAVES>(x), column0() + pair_column<BY_WAVES>(x, y), v[x][y]);
   }
   static constexpr int TOGETHER = 2;
 };

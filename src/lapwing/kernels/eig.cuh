@@ -94,6 +94,9 @@ LW_INLINE void together() {
 LW_INLINE void lanes_together() {
   if (LANES == WARP) sync_warp();
 }
+LW_INLINE void lanes_in_step() {
+  if (LANES == WARP) in_step();
+}
 LW_INLINE Real from_lane(Real x, int lane) { return shuffle(x, lane); }
 #if LW_DTYPE >= 2
 LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
@@ -129,9 +132,28 @@ struct Matrix {
 
   LW_INLINE T& H(int i, int j) const { return h[(i * pitch + j) * STRIDE]; }
   LW_INLINE T& Z(int i, int j) const { return Z_GLOBAL ? z[j * n + i] : z[(i * pitch + j) * STRIDE]; }
-  LW_INLINE T& U(int i) const { return ((T*)room)[i * STRIDE + slot]; }
-  LW_INLINE C& X(int i) const { return ((C*)room)[(group * n + i) * STRIDE + slot]; }
+  LW_INLINE T U(int i) const { return held<T>(i); }
+  LW_INLINE C X(int i) const { return held<C>(group * n + i); }
+  LW_INLINE void set_u(int i, T u) const { hold(i, u); }
+  LW_INLINE void set_x(int i, C x) const { hold(group * n + i, x); }
   LW_INLINE Real& entry(int list, int k, int place) const { return room[((list * n + k) * 3 + place) * STRIDE + slot]; }
+
+  // Number i of `room`, real or complex. Where a thread has a matrix, both parts of a complex number lie in the thread's own column of
+  // real numbers: another thread may be at another stage, with numbers of another size.
+  template <typename E>
+  LW_INLINE E held(int i) const {
+    if constexpr (P == 1 && sizeof(E) > sizeof(Real))
+      return E{room[2 * i * STRIDE + slot], room[(2 * i + 1) * STRIDE + slot]};
+    else
+      return ((E*)room)[i * STRIDE + slot];
+  }
+  template <typename E>
+  LW_INLINE void hold(int i, E x) const {
+    if constexpr (P == 1 && sizeof(E) > sizeof(Real))
+      room[2 * i * STRIDE + slot] = x.re, room[(2 * i + 1) * STRIDE + slot] = x.im;
+    else
+      ((E*)room)[i * STRIDE + slot] = x;
+  }
 
   LW_INLINE Real largest_of_all(Real x) const {
     x = max_lanes<LANES>(x);

@@ -62,7 +62,7 @@ LW_INLINE void Matrix::reduce() const {
     T tau;
     Real beta;
     const T factor = reflector(H(k + 1, k), rest, tau, beta);
-    for (int i = k + 1 + t; i < n; i += P) U(i) = i == k + 1 ? from_real(Real(1)) : multiply(H(i, k), factor);
+    for (int i = k + 1 + t; i < n; i += P) set_u(i, i == k + 1 ? from_real(Real(1)) : multiply(H(i, k), factor));
     together();
     for (int i = k + 1 + t; i < n; i += P) H(i, k) = i == k + 1 ? from_real(beta) : zero();
     // H <- H - conj(tau) u (u^H H)

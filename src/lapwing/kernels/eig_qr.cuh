@@ -220,6 +220,7 @@ LW_INLINE int Matrix::sweep(int low, int high, int turns, int list) const {
     }
     corner = next_corner;
     above = from_owner(p, k + 3), middle = from_owner(q, k + 3);
+    lanes_in_step();  // lane 0 overwrites row k + 1 next
   }
   const int k = high - 1;
   const Turn turn = reflection(v[0], v[1], 0);
@@ -355,6 +356,7 @@ LW_INLINE int Matrix::sweep(int low, int high, int turns, int list) const {
     }
     corner = next_corner;
     above = from_owner(p, k + 2);
+    lanes_in_step();  // lane 0 overwrites row k + 1 next
   }
   if (lane == 0) H(high, high - 1) = x, H(high, high) = d[0];
   lanes_together();

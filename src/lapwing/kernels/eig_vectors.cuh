@@ -46,7 +46,7 @@ LW_INLINE void Matrix::substitute(int j, C lambda) const {
       x = c_subtract(C{0, 0}, times(H(i, j), last));
       if (start < j) x = c_subtract(x, times(H(i, j - 1), before));
     }
-    X(i) = x;
+    set_x(i, x);
   }
   lanes_together();
   for (int k = start - 1; k >= 0; k--) {
@@ -71,8 +71,8 @@ LW_INLINE void Matrix::substitute(int j, C lambda) const {
       const int down = shrink(most, j);
       x = c_shift(x, down), y = c_shift(y, down);
       lanes_together();
-      if (lane == 0) X(k) = x, X(k - 1) = y;
-      for (int i = lane; i < k - 1; i += LANES) X(i) = c_subtract(c_subtract(X(i), times(H(i, k), x)), times(H(i, k - 1), y));
+      if (lane == 0) set_x(k, x), set_x(k - 1, y);
+      for (int i = lane; i < k - 1; i += LANES) set_x(i, c_subtract(c_subtract(X(i), times(H(i, k), x)), times(H(i, k - 1), y)));
       lanes_together();
       k--;
       continue;
@@ -81,8 +81,8 @@ LW_INLINE void Matrix::substitute(int j, C lambda) const {
     x = c_divide(x, no_smaller(d, least));
     x = c_shift(x, shrink(largest_part(x), j));
     lanes_together();
-    if (lane == 0) X(k) = x;
-    for (int i = lane; i < k; i += LANES) X(i) = c_subtract(X(i), times(H(i, k), x));
+    if (lane == 0) set_x(k, x);
+    for (int i = lane; i < k; i += LANES) set_x(i, c_subtract(X(i), times(H(i, k), x)));
     lanes_together();
   }
 }
@@ -93,7 +93,7 @@ LW_INLINE int Matrix::shrink(Real most, int j) const {
   if (!(most > (LW_DTYPE % 2 == 0 ? Real(0x1p30f) : Real(0x1p300)))) return 0;
   const int down = -ilogb(most);
   lanes_together();
-  for (int i = lane; i <= j; i += LANES) X(i) = c_shift(X(i), down);
+  for (int i = lane; i <= j; i += LANES) set_x(i, c_shift(X(i), down));
   lanes_together();
   return down;
 }

@@ -13,7 +13,9 @@ constexpr int B = LW_B;
 constexpr int ROW = 33;  // a column of 32 rows in shared memory, and one for the banks
 
 // K rotations of one step, or B reflectors' elements of one column, for the lanes of a group to read together.
-typedef Pack<Rotation, K> Step;
+struct alignas(sizeof(Rotation) * K < 16 ? sizeof(Rotation) * K : 16) Step {  // shared memory is aligned to 16 bytes
+  Rotation v[K];
+};
 struct alignas(16) Elements {
   T v[B];
 };

@@ -24,6 +24,16 @@
 
 #define LW_INLINE __device__ __forceinline__
 
+#if LW_AMD
+// The second bound of a kernel is the blocks that a multiprocessor has at once. HIP takes it for the waves of each of the four units
+// of one, and would leave a thread a fraction of the registers.
+#undef __launch_bounds__
+#define __launch_bounds__(...) LW_BOUNDS(__VA_ARGS__, 1)
+#define LW_BOUNDS(threads, blocks, ...)                         \
+  __attribute__((amdgpu_flat_work_group_size(1, (threads)), \
+                 amdgpu_waves_per_eu(((blocks) * (threads) + 4 * LW_WAVE - 1) / (4 * LW_WAVE))))
+#endif
+
 // ---- the lanes of a warp -----------------------------------------------------------------------------------------
 
 #if LW_AMD || LW_WAVE != 32
@@ -38,6 +48,7 @@ LW_INLINE void sync_warp() {
   __builtin_amdgcn_wave_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
 }
+LW_INLINE void in_step() { sync_warp(); }
 template <typename V>
 LW_INLINE V shuffle(V x, int lane, int width = 32) {
   return __shfl(x, lane, width);
@@ -66,6 +77,9 @@ LW_INLINE V least_of_lanes(V x) {
 }
 #else
 LW_INLINE void sync_warp() { __syncwarp(); }
+// Lanes come here from a shuffle, which keeps them in step but orders no memory. That is enough before a lane overwrites what others
+// have read, if they do not use it or if what they made of it went into the shuffle.
+LW_INLINE void in_step() {}
 template <typename V>
 LW_INLINE V shuffle(V x, int lane, int width = 32) {
   return __shfl_sync(0xffffffff, x, lane, width);
@@ -169,11 +183,13 @@ LW_INLINE void finish_copies() {
 // ---- what other blocks write meanwhile ---------------------------------------------------------------------------
 
 // `acquire` sees all that came before a `release`. After a barrier, a release also covers what the other threads of the block
-// wrote. `tell_far` and `look` order nothing: each word says itself whether it is the one that is waited for. `arrive` counts the own
-// block, with all that it wrote, at a gate; `see_all`, after `arrived` gave the count of all blocks, sees what they wrote.
+// wrote, if each of them called `finish_writes` before the barrier: AMD's waves come to a barrier with stores still on their
+// way, and a release waits for those of its own wave alone. `tell_far` and `look` order nothing: each word says itself whether it is the one that is waited for. `arrive` counts the own
+// block, with all that it wrote and finished so, at a gate; `see_all`, after `arrived` gave the count of all blocks, sees what they wrote.
 #if LW_AMD
 LW_INLINE int acquire(const int* from) { return __hip_atomic_load(from, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
 LW_INLINE void release(int* to, int value) { __hip_atomic_store(to, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT); }
+LW_INLINE void finish_writes() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
 LW_INLINE void tell_far(unsigned long long* to, unsigned long long one, unsigned long long two) {
   __hip_atomic_store(to, one, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
   __hip_atomic_store(to + 1, two, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -196,6 +212,7 @@ LW_INLINE int acquire(const int* from) {
 LW_INLINE void release(int* to, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
+LW_INLINE void finish_writes() {}  // a barrier orders them here
 LW_INLINE void tell_far(unsigned long long* to, unsigned long long one, unsigned long long two) {
   asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(one), "l"(two) : "memory");
 }

@@ -35,6 +35,45 @@ LW_INLINE T sum_over(T x) {
 
 // ---- products ----------------------------------------------------------------------------------------------------------
 
+#if LW_MATRIX == 64
+// l <- the lower triangle of A^T A. Every wave has other rows of A.
+LW_INLINE void multiply_columns(const Shared& s, int n) {
+  const int wave = threadIdx.x / 64, column = threadIdx.x % 16, deep = threadIdx.x % 64 / 16;
+  T sum[TILES][TILES][4];
+#pragma unroll
+  for (int i = 0; i < TILES; i++)
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+#pragma unroll 2
+  for (int k = 4 * wave; k < s.rows; k += 4 * (WARPS / 2)) {
+    T x[TILES];
+#pragma unroll
+    for (int q = 0; q < TILES; q++) x[q] = 16 * q + column < WIDTH ? s.a[(k + deep) * n + 16 * q + column] : T(0);
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+      for (int j = 0; j <= i; j++) multiply_tile(sum[i][j], x[i], x[j]);
+  }
+#pragma unroll 1
+  for (int turn = 0; turn < WARPS / 2; turn++) {
+    if (wave == turn) {
+#pragma unroll
+      for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int j = 0; j <= i; j++)
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            const int row = 16 * i + (SIZE == 8 ? deep + 4 * e : 4 * deep + e);
+            T* at = s.l + row * s.pitch + 16 * j + column;
+            if (row < n && 16 * j + column <= row) *at = (turn > 0 ? *at : T(0)) + sum[i][j][e];
+          }
+    }
+    __syncthreads();
+  }
+}
+#else
 #if LW_MATRIX == 16 && LW_DTYPE == 0
 // A number as the sum of two of 11 bits each: three products of them are as exact as one of whole numbers.
 struct Factor {
@@ -115,6 +154,7 @@ LW_INLINE void multiply_columns(const Shared& s, int n) {
     __syncthreads();
   }
 }
+#endif
 
 // ---- L D L^T = A^T A, and L^-1 -----------------------------------------------------------------------------------------
 
@@ -177,7 +217,7 @@ LW_INLINE void eliminate(const Shared& s, int n) {
       T by[TOGETHER][NB], e[TOGETHER][PARTS];
 #pragma unroll
       for (int r = 0; r < TOGETHER; r++) {
-        const int i = min(first + r * WARPS, n - 1);
+        const int i = first + r * WARPS < n ? first + r * WARPS : first;  // another warp may be writing its rows
 #pragma unroll
         for (int q = 0; q < NB; q++) by[r][q] = s.l[i * s.pitch + c + q];
 #pragma unroll

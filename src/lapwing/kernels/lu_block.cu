@@ -47,7 +47,11 @@ LW_INLINE void solve_corner(const Columns& s, int k0, int columns, bool tiny) {
   const T d = s.diagonal[at], inverse = s.inverse[at];
   T z[SHARE];
 #pragma unroll
-  for (int q = 0; q < SHARE; q++) z[q] = s.w[(k0 + row) * LINE + min(first + q * WARPS * SETS, W - 1)];
+  for (int q = 0; q < SHARE; q++) {
+    const int c = first + q * WARPS * SETS;
+    // behind the last column one of its own, which no other warp is writing
+    z[q] = s.w[(k0 + row) * LINE + (W % (WARPS * SETS) && q > 0 ? (c < W ? c : first) : min(c, W - 1))];
+  }
 #pragma unroll 4
   for (int turn = 0; turn < count; turn++) {
     const int step = FORWARD ? turn : count - 1 - turn;
@@ -72,14 +76,21 @@ LW_INLINE void solve_corner(const Columns& s, int k0, int columns, bool tiny) {
 // matrix, which may hold anything.
 template <int Y>
 LW_INLINE void update(const Columns& s, int k0, int first, int end) {
+  constexpr bool BY_WAVES = LW_MATRIX == 64 && Y % 2 == 0;
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  for (int r0 = first + threadIdx.x / 32 * STRIP; r0 < end; r0 += WARPS * STRIP) {
+  // both warps of a wave stay as long as one of them has a strip
+  const int early = BY_WAVES ? threadIdx.x / 32 % 2 * STRIP : 0;
+  for (int r0 = first + threadIdx.x / 32 * STRIP; r0 - early < end; r0 += WARPS * STRIP) {
     T v[2][Y][2];
 #pragma unroll
     for (int x = 0; x < 2; x++)
 #pragma unroll
       for (int y = 0; y < Y; y++) v[x][y][0] = v[x][y][1] = zero();
     const T *l = s.l + (r0 + g) * LINE, *w = s.w + k0 * LINE;
+#if LW_MATRIX == 64
+    if constexpr (BY_WAVES) multiply_halves(v, Lines<T>{s.l + r0 * LINE, LINE, 1}, Lines<T>{w, 1, LINE}, W, r0 < end);
+    else
+#endif
 #if LW_DTYPE == 1 && LW_MATRIX == 16
 #pragma unroll
     for (int k = 0; k < W; k += 8) {
@@ -115,8 +126,9 @@ LW_INLINE void update(const Columns& s, int k0, int first, int end) {
       for (int y = 0; y < Y; y++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          T* c = s.w + (r0 + g + 8 * x) * LINE + 8 * y + 2 * t + e;
-          if (r0 + g + 8 * x < end) *c = subtract(*c, v[x][y][e]);
+          const int row = r0 + pair_row<BY_WAVES>(x);
+          T* c = s.w + row * LINE + pair_column<BY_WAVES>(x, y) + e;
+          if (row < end) *c = subtract(*c, v[x][y][e]);
         }
   }
 }

@@ -40,10 +40,28 @@ LW_INLINE void load_triangle(const T* a, int n) {
 
 // Rows `first` on of A(b,c) <- A(b,c) - L(b,p) L(c,p)^H by one warp, 8 X of them.
 template <int X>
-LW_INLINE void update_tile(int b, int c, int p, int first) {
+LW_INLINE void update_tile(int b, int c, int p, int first, bool active = true) {
   int skip = first * pitch_of(b);
-  update_piece<X, 4>(tile(b, c) + skip, pitch_of(b), tile(b, p) + skip, pitch_of(b), tile(c, p), pitch_of(c));
+  update_piece<X, 4>(tile(b, c) + skip, pitch_of(b), tile(b, p) + skip, pitch_of(b), tile(c, p), pitch_of(c), active);
 }
+
+#if LW_MATRIX == 64
+// The tiles below the diagonal tile p + 1 <- A - L(.,p) L(.,p)^H, by the waves but the first, which has the long chain. Tiles are dealt
+// out to warps, and both warps of a wave come to their products together.
+template <int ROW_BLOCKS>
+LW_INLINE void update_by_waves(int p, int rows, int warp) {
+  constexpr int FIRST = WARPS > 2 ? 2 : 0;
+  const int q = p + 1;
+  int tiles = 0;
+  for (int b = q + 1; b < ROW_BLOCKS; b++) tiles += min(b, BLOCKS - 1) - p;
+  for (int at = warp - FIRST; warp >= FIRST && at - warp % 2 < tiles; at += WARPS - FIRST) {
+    int b = q + 1, c = q + at;
+    for (; b < ROW_BLOCKS && c > min(b, BLOCKS - 1); b++) c -= min(b, BLOCKS - 1) - p;
+    update_tile<2>(b, c, p, 0, at < tiles);
+    update_tile<2>(b, c, p, 16, at < tiles && rows - TILE * b > 16);
+  }
+}
+#endif
 
 // The first n rows of the triangle <- L. The rows from there up to `rows`, of ROW_BLOCKS blocks in all, are multiplied by L^-H:
 // with b^H in them they become (L^-1 b)^H.
@@ -61,13 +79,21 @@ LW_INLINE void factor_triangle(int n, int rows, int warp, T* room, Real* recipro
       if (TILE * b + lane < rows)
         solve_row(tile(b, p) + lane * pitch_of(b), tile(p, p), pitch_of(p), reciprocals + (KEEP ? TILE * p : 0));
       __syncthreads();
+#if LW_MATRIX == 64
+      if (q < BLOCKS && warp < 2) update_tile<2>(q, q, p, 16 * warp, TILE * q + 16 * warp < rows);
+#else
       if (q < BLOCKS && warp < 2 && TILE * q + 16 * warp < rows) update_tile<2>(q, q, p, 16 * warp);
+#endif
       __syncthreads();
     }
     if (q < BLOCKS && warp == 0) {
       const int bad = factor_tile(tile(q, q), pitch_of(q), n - TILE * q, room, reciprocals + (KEEP ? TILE * q : 0));
       if (lane == 0 && bad && *first_bad == 0) *first_bad = TILE * q + bad;
-    } else if (q < BLOCKS && p >= 0) {
+    }
+#if LW_MATRIX == 64
+    if (q < BLOCKS && p >= 0) update_by_waves<ROW_BLOCKS>(p, rows, warp);
+#else
+    else if (q < BLOCKS && p >= 0) {
       int turn = 1;
       for (int b = q + 1; b < ROW_BLOCKS; b++)
         for (int c = q; c <= b && c < BLOCKS; c++) {
@@ -78,6 +104,7 @@ LW_INLINE void factor_triangle(int n, int rows, int warp, T* room, Real* recipro
           turn = turn + 1 < WARPS ? turn + 1 : 1;
         }
     }
+#endif
     __syncthreads();
   }
 }

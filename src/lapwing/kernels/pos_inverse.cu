@@ -16,9 +16,14 @@ struct Call {
 
 LW_INLINE T& element(int i, int j) { return tile(i / TILE, 0)[i % TILE * pitch_of(i / TILE) + j]; }
 
-// C <- C + op(A) B, a tile deep; op(A) is A, or with ADJOINT A^H.
+// C <- C + op(A) B, a tile deep; op(A) is A, or with ADJOINT A^H. As for Piece::add, warps that are not `active` come here in waves of
+// 64 alone.
 template <bool ADJOINT, int X, int Y>
-LW_INLINE void add_tile(Piece<X, Y>& c, const T* a, int a_pitch, const T* b, int b_pitch) {
+LW_INLINE void add_tile(Piece<X, Y>& c, const T* a, int a_pitch, const T* b, int b_pitch, bool active = true) {
+#if LW_MATRIX == 64
+  const Lines<T> left = {a, ADJOINT ? 1 : a_pitch, ADJOINT ? a_pitch : 1}, right = {b, 1, b_pitch};
+  multiply_halves(c.v, left, right, TILE, active);
+#else
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #if LW_DTYPE == 1 && LW_MATRIX == 16
   const double* left = a + (ADJOINT ? t * a_pitch + g : g * a_pitch + t);
@@ -55,6 +60,7 @@ LW_INLINE void add_tile(Piece<X, Y>& c, const T* a, int a_pitch, const T* b, int
 #pragma unroll
         for (int e = 0; e < 2; e++) c.v[x][y][e] = subtract_plain(c.v[x][y][e], negate(p[x]), q[y][e]);
   }
+#endif
 #endif
 }
 
@@ -153,21 +159,32 @@ LW_INLINE void store_pair(T* out, int n, int row, int column, const T (&pair)[2]
 // out <- Z^H Z: Hermitian by its form. Tiles with the longest sums go first, and each warp takes the next one when it is ready.
 LW_INLINE void store_square(T* out, int n, int* ticket, bool failed) {
   const Real poison = failed ? not_a_number() : Real(0);
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  constexpr int TILES = BLOCKS * (BLOCKS + 1) / 2;
   for (;;) {
     const int at = shuffle(threadIdx.x % 32 == 0 ? atomicAdd(ticket, 1) : 0, 0);
-    if (at >= BLOCKS * (BLOCKS + 1) / 2) break;
+#if LW_MATRIX == 64
+    if (of_half(at, 0) >= TILES && of_half(at, 1) >= TILES) break;
+#else
+    if (at >= TILES) break;
+#endif
     int i = 0, j = at;
     for (; j > i; i++) j -= i + 1;
     Piece<4, 4> sum;
     sum.clear();
+#if LW_MATRIX == 64
+    const int first = min(of_half(i, 0), of_half(i, 1));
+#else
+    const int first = i;
+#endif
 #pragma unroll 1
-    for (int k = i; k < BLOCKS; k++) add_tile<true>(sum, tile(k, i), pitch_of(k), tile(k, j), pitch_of(k));
+    for (int k = first; k < BLOCKS; k++)
+      add_tile<true>(sum, tile(k, i), pitch_of(k), tile(k, j), pitch_of(k), k >= i);
+    if (LW_MATRIX == 64 && at >= TILES) continue;  // a warp that only helped the other
 #pragma unroll
     for (int x = 0; x < 4; x++)
 #pragma unroll
       for (int y = 0; y < 4; y++)
-        store_pair(out, n, TILE * i + g + 8 * x, TILE * j + 8 * y + 2 * t, sum.v[x][y], i > j, poison);
+        store_pair(out, n, TILE * i + sum.row(x), TILE * j + sum.column(x, y), sum.v[x][y], i > j, poison);
   }
 }
 

@@ -145,7 +145,7 @@ LW_INLINE Key key_of(T x) { return (__float_as_uint(magnitude(x)) & 0x7fffffff) 
 LW_INLINE int lane_of_largest(Key key) { return __ffs(lanes_where(key == largest(key))) - 1; }
 #else
 typedef unsigned long long Key;
-LW_INLINE Key key_of(T x) { return (__double_as_longlong(magnitude(x)) & 0x7fffffffffffffff) + 1; }
+LW_INLINE Key key_of(T x) { return ((Key)__double_as_longlong(magnitude(x)) & 0x7fffffffffffffff) + 1; }
 LW_INLINE int lane_of_largest(Key key) {
   unsigned high = key >> 32, low = (unsigned)key;
   bool best = high == largest(high);

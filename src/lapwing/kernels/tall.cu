@@ -11,9 +11,21 @@ constexpr int SOLVED = 32;                          // columns that are solved i
 constexpr int ACCESS = LW_V / (int)sizeof(Real);
 typedef Pack<Real, ACCESS> Part;
 
-// A warp's piece of G, 32 x 32: rows i + g + 8x, columns j + 8y + 2t + e. With 32 columns in all each warp has the whole of it
+#if LW_MATRIX == 64
+// Columns of a panel in double precision, each times its scale
+struct Scaled {
+  Lines<Real> lines;
+  const double* scale;
+
+  LW_INLINE double operator()(int i, int k) const { return scale ? lines(i, k) * scale[i] : lines(i, k); }
+  LW_INLINE Scaled of(int half) const { return {lines.of(half), scale ? of_half(scale, half) : 0}; }
+};
+#endif
+
+// A warp's piece of G, 32 x 32, as pair_row and pair_column say. With 32 columns in all each warp has the whole of it
 // for some of the rows, with 64 a quarter for all of them; the quarter below the diagonal is left out.
 struct Gram {
+  static constexpr bool BY_WAVES = LW_MATRIX == 64;
   double v[4][4][2];
 
   LW_INLINE void clear() {
@@ -26,8 +38,14 @@ struct Gram {
   LW_INLINE static int top() { return W == 32 ? 0 : threadIdx.x / 64 * 32; }
   LW_INLINE static int left() { return W == 32 ? 0 : threadIdx.x / 32 % 2 * 32; }
 
-  // V <- V + the product of columns from rows [first, first + count) of two panels
-  LW_INLINE void add(const Real* a, const Real* b, int first, int count, const double* a_scale, const double* b_scale) {
+  // V <- V + the product of columns from rows [first, first + count) of two panels, for warps that are `used`
+  LW_INLINE void add(bool used, const Real* a, const Real* b, int first, int count, const double* a_scale, const double* b_scale) {
+#if LW_MATRIX == 64
+    const Scaled left = {{a + first * LD + top(), 1, LD}, a_scale ? a_scale + top() : 0};
+    const Scaled right = {{b + first * LD + this->left(), 1, LD}, a_scale ? b_scale + this->left() : 0};
+    multiply_halves(v, left, right, count, used);
+#else
+    if (!used) return;
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #if LW_MATRIX == 16 || LW_MATRIX == 8
     a += top() + g;
@@ -87,17 +105,18 @@ struct Gram {
           for (int e = 0; e < 2; e++) v[x][y][e] = fma(p[x], q[y][e], v[x][y][e]);
     }
 #endif
+#endif
   }
 
   // to: W x W
   LW_INLINE void write(double* to) {
-    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int x = 0; x < 4; x++)
 #pragma unroll
       for (int y = 0; y < 4; y++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) to[(top() + g + 8 * x) * W + left() + 8 * y + 2 * t + e] = v[x][y][e];
+        for (int e = 0; e < 2; e++)
+          to[(top() + pair_row<BY_WAVES>(x)) * W + left() + pair_column<BY_WAVES>(x, y) + e] = v[x][y][e];
   }
 };
 
@@ -150,8 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     fetch(step + STAGES - 1);
     const Real* panel = s + step % STAGES * tiles * DEPTH * LD;
     const Real* other = panel + (tiles - 1) * DEPTH * LD;
-    if (used)
-      gram.add(panel, other, W == 32 ? warp * 8 : 0, W == 32 ? 8 : DEPTH, scale ? scales : 0, scales + (tiles - 1) * W);
+    gram.add(used, panel, other, W == 32 ? warp * 8 : 0, W == 32 ? 8 : DEPTH, scale ? scales : 0, scales + (tiles - 1) * W);
   }
   gram.write(sum_of(parts, blockIdx.x, gridDim.y, blockIdx.y));
 }
@@ -279,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       i64 row = start + r;
       if (to && row < rows && c < width) *(Part*)(to + row * columns + first + c) = *(const Part*)(s + r * LD + c);
     }
-    if (parts && (W == 32 || warp != 2)) gram.add(s, s, W == 32 ? warp * 32 : 0, W == 32 ? 32 : ROWS, 0, 0);
+    if (parts) gram.add(W == 32 || warp != 2, s, s, W == 32 ? warp * 32 : 0, W == 32 ? 32 : ROWS, 0, 0);
   }
   if (parts) gram.write(sum_of(parts, blockIdx.x, 1, 0));
 }

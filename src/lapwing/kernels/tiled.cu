@@ -56,7 +56,7 @@ struct Matrix {
     return value;
   }
 
-  // After a barrier: everything the block wrote to these half tiles comes before.
+  // After finish_writes() and a barrier: everything the block wrote to these half tiles comes before.
   LW_INLINE void publish(int i, int halves) const {
     if (role() == WARPS - 1 && threadIdx.x % 32 == 0) release(rows + i, halves);
   }
@@ -252,7 +252,10 @@ LW_INLINE int factor(T* d, const Matrix& m, int i, T* room, Real* reciprocals) {
     __syncthreads();
     int r = warp % 2 * 16, c = warp / 2 * (64 / WARPS);
     update_piece<2, 8 / WARPS>(d22 + r * PITCH + c, PITCH, d21 + r * PITCH, PITCH, d21 + c * PITCH, PITCH);
-    if (EARLY) write_tile<TILE>(d, m, i, i, 0);
+    if (EARLY) {
+      write_tile<TILE>(d, m, i, i, 0);
+      finish_writes();
+    }
     __syncthreads();
     if (EARLY) m.publish(i, 2 * i + 1);
     if (role() == 0) {
@@ -286,6 +289,7 @@ LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
     if (head) {
       d.add<SIDE>(xs + part_row() * PITCH, PITCH, xs + part_column() * PITCH, PITCH);
     } else {
+      finish_writes();
       __syncthreads();
       m.publish(i, 2 * (j + 1));
       write_zeros(m, i, j, 0);
@@ -293,11 +297,13 @@ LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
   }
   if (head) {
     part_to_shared(d, ds);
+    if (EARLY) finish_writes();
     __syncthreads();
     int bad = factor(ds, m, i, (T*)room, reciprocals);
     // the heads of one matrix run one after the other, so the first to fail is the first column
     if (role() == 0 && threadIdx.x % 32 == 0 && bad && *(volatile int*)failed == 0)
       *(volatile int*)failed = i * SIDE + bad;
+    finish_writes();
     __syncthreads();
     m.publish(i, 2 * (i + 1));
   }

@@ -54,7 +54,7 @@ struct Room {
 
 // ---- what blocks tell each other -------------------------------------------------------------------------------------
 
-struct alignas(2 * SIZE) Pair {
+struct alignas(2 * SIZE < 16 ? 2 * SIZE : 16) Pair {  // memory is aligned to 16 bytes
   T product, column;
 };
 
@@ -96,7 +96,7 @@ LW_INLINE bool listen(Pair (&pairs)[S], const u64* mail, int k, int n, unsigned 
       for (int s = s0; s < s0 + AT_ONCE && s < S; s++) {
         if (missing >> s & 1) {
           bool here = true;
-          unsigned bits[WORDS];
+          alignas(Pair) unsigned bits[WORDS];
 #pragma unroll
           for (int w = 0; w < WORDS; w++) {
             here = here && (unsigned)(words[s - s0][w] >> 32) == step;

@@ -46,6 +46,7 @@ struct Panel {
 
 LW_INLINE void wait_for_all(int* gate, int& goal) {
   goal += BLOCKS;
+  finish_writes();
   __syncthreads();
   if (threadIdx.x == 0) {
     arrive(gate);

@@ -148,7 +148,7 @@ EXPORT int cublasGemmEx_64(void* handle, int a_op, int b_op, int64_t m, int64_t 
   if (dtype < 0 || b_type != a_type || c_type != a_type) return refuse(INVALID_VALUE, "gemm: types");
   const bool tensor = dtype == 0 && compute == COMPUTE_TF32;
   if ((compute != (dtype % 2 ? COMPUTE_64 : COMPUTE_32) && !tensor) || algorithm != DEFAULT) return refuse(INVALID_VALUE, "gemm: precision");
-  if ((a_op != NONE && a_op != ADJOINT) || (b_op != NONE && b_op != ADJOINT)) return refuse(INVALID_VALUE, "gemm: operations");
+  if (!is_op(a_op) || !is_op(b_op)) return refuse(INVALID_VALUE, "gemm: operations");
   if (m < 1 || n < 1 || k < 1 || lda < (a_op == NONE ? m : k) || ldb < (b_op == NONE ? k : n) || ldc < m)
     return refuse(INVALID_VALUE, "gemm: sizes");
   if (!a || !b || !c || !alpha || !beta || c == a || c == b) return refuse(INVALID_VALUE, "gemm: pointers");

@@ -132,8 +132,9 @@ class Children:
         process, log, told = started
         output, _ = process.communicate(timeout=120)
         calls = [read(line) for line in log.read_text().splitlines()]
-        assert process.returncode == 0, output[-4000:]
-        assert [c["text"] for c in calls if c["call"] == "refused"][refused:] == []
+        wrong = [c["text"] for c in calls if c["call"] == "refused"]
+        assert process.returncode == 0, "\n".join([output[-4000:], *wrong])
+        assert wrong[refused:] == []
         depth = Counter()
         for call in calls:
             depth[call["thread"]] += {"cuCtxPushCurrent": 1, "cuCtxPopCurrent": -1}.get(call["call"], 0)

@@ -119,14 +119,16 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
   const std::string place = std::string(folder) + "/" + std::to_string(key) + "-" + wave + check, library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
   mkdir(place.c_str(), 0700);
+  // blocks that wait for each other: teams, and all blocks of a launch in the tiled factorisation
+  const std::string together = stem == "tiled" ? "0" : "1";
   for (auto [name, text] : p.files) {
     spoil(name, &text);
     static const std::regex dynamic(R"(extern __shared__ (?:__align__\(16\) )?(\w+) (\w+)\[\];)");
     text = std::regex_replace(text, dynamic, "static $1* const $2 = reinterpret_cast<$1*>(emulator::memory);");
     // beside each kernel, so that those which the options leave out are left out here too
     text = std::regex_replace(text, KERNEL, "extern \"C\" void $1($2);\nstatic emulator::Registered<$1> registered_$1(\"$1\");\n$&");
-    if (name == p.name)
-      text += "\n#ifdef LW_TEAM\nconstexpr unsigned team_of_blocks = LW_TEAM;\n#else\nconstexpr unsigned team_of_blocks = 1;\n#endif\n"
+    if (name == p.name)  // without names for other files, so that shared memory of inline functions gets its section too
+      text = "namespace {\n#line 1\n" + text + "\n}\n#ifdef LW_TEAM\nconstexpr unsigned team_of_blocks = LW_TEAM;\n#else\nconstexpr unsigned team_of_blocks = " + together + ";\n#endif\n"
               "extern \"C\" const char* emulate_fault() { return emulator::state->text; }\n"
               "extern \"C\" int emulate(const char* name, void** arguments, unsigned blocks, unsigned rows, unsigned threads, "
               "unsigned shared) {\n  return emulator::run(name, arguments, blocks, rows, threads, shared, team_of_blocks);\n}\n";
@@ -138,11 +140,12 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
     if (word.rfind("-D", 0) == 0) flags += " " + word;
   if (wave == "64") flags += " -DLW_MATRIX=64";
   // instrumented for a tool that is not linked: emulator.h has the functions that are called
-  if (check == "races") flags += " -DEMULATE_RACES -fsanitize=thread --param tsan-distinguish-volatile=1";
+  if (check == "races") flags += " -DEMULATE_RACES -fsanitize=thread";
   std::string link;
-  if (check == "memory") link = " -fsanitize=address,undefined -fno-sanitize-recover=all", flags += link;
+  if (check == "memory") link = " -fsanitize=address,undefined -fno-sanitize-recover=all", flags += link + " -fsanitize-sections=lw_shared";
   const std::string own = place + "/" + std::to_string(getpid()), header = std::getenv("MOCK_EMULATOR");
-  const std::string command = "c++ -x c++ -std=c++17 -O1 -g1 -w -fno-strict-aliasing -fPIC -c -include " + header + flags + " -o " +
+  // without -fno-gnu-unique all libraries of a process would share the first one's kernels and memory
+  const std::string command = "c++ -x c++ -std=c++17 -O1 -g1 -w -fno-strict-aliasing -fno-gnu-unique -fPIC -c -include " + header + flags + " -o " +
                               own + ".o " + place + "/" + p.name + " && c++ -shared" + link + " -o " + own + ".so " + own +
                               ".o && mv " + own + ".so " + library;
   return std::system(command.c_str()) ? "failed" : library;
