@@ -156,7 +156,7 @@ def release_one():
             mg.least_squares_shardmap_ctx(tall, jnp.ones((12, 1)), 3, **named),
         )
 
-    x, value, (work, q, r, status), (*_, solution, _) = contexts(held, b, tall)
+    x, value, (q, r, status), (work, _, solution, _) = contexts(held, b, tall)
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10)
     np.testing.assert_allclose(value, logdet, rtol=1e-12)
     np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), t, atol=1e-12)
@@ -165,7 +165,7 @@ def release_one():
 
     def local(a, b):  # 1.5: my rows of b
         _, x, logdet, _ = mg.potrs_shardmap_ctx(a, b, 3, return_logdet=True)
-        return x, logdet, mg.gesvd_shardmap_ctx(a[:, :3], 3)[2], mg.polar_shardmap_ctx(a[:, :3], 3)[2]
+        return x, logdet, mg.gesvd_shardmap_ctx(a[:, :3], 3)[2], mg.polar_shardmap_ctx(a[:, :3], 3)[1]
 
     rows = P("x", None)
     x, value, s, h = jax.jit(shard_map(local, mesh, (rows, rows), (rows, P(), P(), P())))(
@@ -173,7 +173,9 @@ def release_one():
     )
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10)
     np.testing.assert_allclose(s, np.linalg.svd(np.asarray(a)[:, :3])[1], rtol=1e-10)
-    assert h.shape == (3, 3)
+    np.testing.assert_allclose(np.asarray(h) @ h, np.asarray(a)[:, :3].T @ np.asarray(a)[:, :3], rtol=1e-10)
+    for call in (mg.qr, mg.polar, mg.gesvd):
+        raises(TypeError, lambda call=call: call(tall, 3, retrun_status=True))
 
 
 def raises(kind, function):
@@ -198,6 +200,10 @@ def errors_and_helpers():
     raises(ValueError, lambda: mg.potrs(a, b[:5], 2, mesh, spec))
     raises(TypeError, lambda: mg.potrs(a, b.astype("float32"), 2, mesh, spec))
     raises(TypeError, lambda: mg.potrs(a.astype(int), b.astype(int), 2, mesh, spec))
+    raises(TypeError, lambda: mg.potrs(a, [1.0] * 8, 2, mesh, spec))
+    raises(TypeError, lambda: mg.qr([[1.0]], 2, mesh, spec))
+    raises(TypeError, lambda: mg.least_squares(a, [1.0] * 8, 2, mesh, spec))
+    raises(ValueError, lambda: mg.potri(a, 2, mesh, P("x", None, None)))
     raises(ValueError, lambda: mg.syevd(a, 2048, mesh, spec))
     raises(ValueError, lambda: mg.potrs(jnp.eye(8), b, 2))
     assert mg.calculate_padding(10, 4) == 2 and mg.calculate_padding(8, 4) == 0
@@ -224,12 +230,27 @@ def errors_and_helpers():
         raises(kind, lambda: mg.potrs(a, b[:, 0], 2, mesh, (spec, P(None, None))))
         raises(kind, lambda: mg.cyclic_1d(a, 3, mesh, spec, pad=False))
     layouts(mesh)
+    planned(mesh)
     import matplotlib
 
     matplotlib.use("Agg")
     fig, axs = mg.plot_block_to_cyclic(12, 2, 2)
     assert len(axs) == 2
     fig.canvas.draw()
+
+
+def planned(mesh):
+    """Outside of jit the calls are lapwing's own, with what its planner chooses: potri is as quick as inv."""
+    a, b = jax.device_put(mg.random_psd(8, "float64", 3), NamedSharding(mesh, P("x", None))), jnp.ones((8, 1))
+    own = {name: getattr(mg, name) for name in ("eigh", "eigvalsh", "factor", "inv", "solve")}
+    calls = []
+    for name, function in own.items():
+        setattr(mg, name, lambda *x, name=name, function=function, **y: (calls.append(name), function(*x, **y))[1])
+    mg.potrs(a, b, 256), mg.potrs(a, b, 256, return_logdet=True), mg.lu_solve(a, b, 256), mg.potri(a, 256)
+    mg.syevd(a, 256), mg.syevd(a, 256, return_eigenvectors=False)
+    for name, function in own.items():
+        setattr(mg, name, function)
+    assert calls == ["solve", "factor", "solve", "inv", "eigh", "eigvalsh"], calls
 
 
 def layouts(mesh):
@@ -244,15 +265,24 @@ def layouts(mesh):
     assert np.array_equal(mg.undo_cyclic_1d_layout(laid, 3), a)
     both = shard_map(lambda x: mg.cyclic_1d_no_shardmap(x, 3, 2, "x"), mesh, (columns,), columns)
     assert np.array_equal(jax.jit(both)(held), laid)
+    undone = shard_map(lambda x: mg.undo_cyclic_1d_no_shardmap(x, 3, 2, "x"), mesh, (columns,), columns)
+    assert np.array_equal(jax.jit(undone)(laid), a)
     for spec, read in ((rows, np.triu(a)), (columns, np.tril(a))):
         poisoned = np.where(read == 0, np.nan, a)
+        np.testing.assert_allclose(mg.potri(poisoned, 256, mesh, (spec,)), np.linalg.inv(a), rtol=1e-10, atol=1e-12)
+        values = mg.syevd(poisoned, 256, mesh, (spec,), return_eigenvectors=False)
+        np.testing.assert_allclose(values, np.linalg.eigvalsh(a), rtol=1e-10)
         # an ordinary array, not on the mesh, whose axes are Explicit
-        np.testing.assert_allclose(mg.potrs(poisoned, jnp.asarray(b), 256, mesh, (spec, P(None, None))), expected, rtol=1e-10)
+        call = partial(mg.potrs, T_A=256, mesh=mesh, in_specs=(spec, P(None, None)))
+        for function in (call, jax.jit(call)):
+            np.testing.assert_allclose(function(poisoned, jnp.asarray(b)), expected, rtol=1e-10)
+    values = jax.jit(lambda a: mg.syevd(a, 4, mesh, (rows,), return_eigenvectors=False))(a)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(a), rtol=1e-10)
     below = np.zeros((2, 6, n))
     below[:, :4] = a.reshape(2, 4, n)
     padded = jax.device_put(below.reshape(12, n), NamedSharding(mesh, rows))
-    for tile in (3, 64):
-        np.testing.assert_allclose(mg.potrs(padded, b, tile, mesh, (rows, P(None, None)), pad=False), expected, rtol=1e-10)
+    for tile, given in ((3, padded), (64, padded), (64, a)):  # the last: one tile on each device, nothing to pad
+        np.testing.assert_allclose(mg.potrs(given, b, tile, mesh, (rows, P(None, None)), pad=False), expected, rtol=1e-10)
 
 
 def one_device():

@@ -44,11 +44,12 @@ def report(name, n, devices, run):
     where = sharding.Placement(mesh, sharding.grid_of(P("x", "y"), mesh))
     start = time.time()
     built = jax.jit(program(name, where, n)).lower(kind).compile()
-    block = n * n // devices
+    block, memory = n * n // devices, built.memory_analysis()
     found = {
         "name": name, "devices": devices, "compile": time.time() - start,
-        "temporary": built.memory_analysis().temp_size_in_bytes / (8 * block),
-        "bytes": built.memory_analysis().temp_size_in_bytes,
+        "temporary": memory.temp_size_in_bytes / (8 * block),
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes,
         "largest": largest_buffer(built.as_text()) / (n * n),
     }  # fmt: skip
     if run:

@@ -191,8 +191,91 @@ def two_dtypes_are_promoted():
     raises(TypeError, "cannot be used with a of", lambda: lw.factor(narrow).solve(jnp.ones(n)))
     tall = put(matrix(2, m=64), mesh, P(("x", "y"), None))
     assert lw.lstsq(tall, jnp.ones(64, "float32")).x.dtype == "float64"
-    words = "svd: not differentiable for sharded matrices\nhint: solve, inv, det and slogdet"
-    raises(NotImplementedError, words, lambda: jax.grad(lambda x: lw.svd(x).S.sum())(tall))
+
+
+@check
+def tall_matrices_have_derivatives():
+    gradient = jax.grad(lambda x: lw.svd(x).S.sum())
+    # outside of jit JAX itself cannot differentiate an array with Explicit axes, unless their mesh is set
+    for mesh, function in [(mesh_of(2, 2), gradient), *([] if KINDS is None else [(explicit(2, 2), jax.jit(gradient))])]:
+        tall = put(matrix(2, m=64), mesh, P(("x", "y"), None))
+        u, _, vh = np.linalg.svd(np.asarray(tall), full_matrices=False)
+        close(function(tall), u @ vh, 64)
+
+
+@check
+def explicit_meshes_have_polar_and_derivatives():
+    if KINDS is None:
+        return
+    mesh, a, one = explicit(4, 1), matrix(8), lambda x: lw.polar(x).u
+    held = put(a, mesh, P("x", None))
+    close(one(held), one(a), 8)
+    close(jax.jit(one)(held), one(a), 8)
+    for loss in (lambda x: lw.svdvals(x).sum(), lambda x: lw.qr(x).R.sum(), lambda x: lw.eigvalsh(x)[-1]):
+        close(jax.jit(jax.grad(loss))(held), jax.grad(loss)(jnp.asarray(a)), 80)
+
+
+@check
+def axes_of_one_device():
+    """With Explicit axes they are part of the type, though they split nothing: results keep them."""
+    if KINDS is None:
+        return
+    n, mesh = 8, explicit(4, 1)
+    a, b = positive(n), matrix(4, m=n)
+    for spec in (P("x", "y"), P("y", "x")):
+        held = put(a, mesh, spec)
+        x = lw.solve(held, put(b, mesh, P("y", None)), assume="pos")
+        close(x, np.linalg.solve(a, b), n)
+        assert x.sharding.spec == P("y", None)
+        difference = jax.jit(lambda a: lw.cholesky(a) - a)(held)  # JAX refuses it for other types
+        close(difference, np.linalg.cholesky(a) - a, n)
+        close(lw.svdvals(held), np.linalg.svd(a, compute_uv=False), n)
+    # a matrix that they alone split is whole on each device
+    w, v = jaxmg.syevd(put(a, mesh, P("y", None)), 4)
+    close(np.asarray(v) * np.asarray(w) @ np.asarray(v).T, a, n)
+    right = put(b, mesh, P())
+    close(jaxmg.potrs(put(a, mesh, P("y", None)), right, 4), np.linalg.solve(a, b), n)
+    # two shardings of the same devices
+    close(lw.solve(put(a, mesh, P()), put(b, mesh, P(None, None)), assume="pos"), np.linalg.solve(a, b), n)
+    batch = put(np.stack([a] * 4), mesh, P("x"))
+    close(lw.solve(batch, put(np.stack([b] * 4), mesh, P()), assume="pos"), np.stack([np.linalg.solve(a, b)] * 4), n)
+    raises(TypeError, "one device", lambda: lw.solve(jnp.asarray(a), right, assume="pos"))
+    # axes of one device change nothing of what travels
+    assert Grid((("y", 1),), (("x", 4),)).order == ("x",) and Grid((("y", 1),), ()).order == ("y",)
+    grids, cut = (Grid((("y", 1),), (("x", 4),)), Grid((), (("x", 4),))), sharded_calls.cut_for(64, Grid((), (("x", 4),)))
+    assert [sharded_layout._holds_panels(grid, cut) for grid in grids] == [True, True]
+
+
+@check
+def factors_have_derivatives():
+    """Forward, reverse and second order, both triangles, and of a factor that is kept."""
+    if KINDS is None or jax.__version_info__ < (0, 10):
+        return
+    n, weights = 12, RANDOM.standard_normal((12, 12))
+    da = matrix(n)
+    for dtype, kept, upper in (("float64", False, True), ("complex128", False, False), ("float64", True, False)):
+        a = positive(n, dtype)
+
+        def loss(a, kept=kept, upper=upper):
+            l = lw.factor(a, upper=upper).l if kept else lw.cholesky(a, upper=upper)
+            return jnp.sum(jnp.real(weights * l) ** 3)
+
+        second = lambda a, da, loss=loss: jax.jvp(jax.grad(loss), (a,), (da,))  # noqa: E731
+        one, two = second(jnp.asarray(a), jnp.asarray(da, a.dtype))
+        held, tangent = (put(x, explicit(2, 2), P("x", "y")) for x in (a, da.astype(dtype)))
+        got = jax.jit(second)(held, tangent)
+        close(got[0], one, n, factor=1000)
+        close(got[1], two, n, factor=10000)
+        same_placement(got[0], held)
+
+
+@check
+def columns_need_not_divide_the_devices():
+    mesh = mesh_of(4, 1)
+    for m, n in ((12, 6), (8, 7)):
+        a = matrix(n, m=m)
+        u, p = lw.polar(put(a, mesh, P("x", None)))
+        close(np.asarray(u) @ np.asarray(p), a, m)
 
 
 @check
@@ -207,7 +290,10 @@ def options_that_change_nothing_are_checked_and_said():
     log.removeHandler(handler)
     assert any("in full precision" in line for line in lines), lines
     raises(TypeError, "overwrite", lambda: lw.factor(held, overwrite="yes"))
-    assert lw.cholesky(put(np.zeros((0, 0)), mesh, P("x", "y"))).shape == (0, 0)
+    nothing = put(np.zeros((0, 0)), mesh, P("x", "y"))
+    assert lw.cholesky(nothing).shape == (0, 0) and lw.slogdet(nothing).logabsdet == 0
+    for b in (np.zeros((0, 2)), jnp.zeros((0, 2)), put(np.zeros((0, 2)), mesh, P("x", None))):
+        assert lw.solve(nothing, b).shape == (0, 2)
 
 
 @check

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import lapwing as lw  # noqa: E402
 from lapwing import NotPositiveDefiniteError, frameworks  # noqa: E402
+from lapwing.compat import jaxmg  # noqa: E402
 
 
 def call(name, a, *more, **options):
@@ -48,6 +49,12 @@ def main():
     w, v = call("eigh", held)
     assert v.sharding.is_equivalent_to(held.sharding, 2)
     compare(w, np.linalg.eigvalsh(a), n)
+    try:  # processes of one machine are not counted as machines
+        jaxmg.determine_distributed_setup()
+    except ValueError as error:
+        assert "2 processes on 1 machines" in str(error), error
+    else:
+        raise AssertionError("two processes with two devices each were accepted")
     bad = a.copy()
     bad[20, 20] = -1
     try:

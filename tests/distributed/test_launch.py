@@ -43,7 +43,7 @@ def test_scripts_modules_and_programs(tmp_path):
         done = harness.launch("-n", 2, *form, "--n", "5", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == ["0/2 ['--n', '5'] 1", "1/2 ['--n', '5'] 1"]
-    done = harness.launch("-n", 2, "--threads", 3, "--", "sh", "-c", "echo $MKL_NUM_THREADS; exit 4")
+    done = harness.launch("-n", 2, "--threads", 3, "--", "sh", "-c", "echo $MKL_NUM_THREADS; sleep 0.3; exit 4")
     assert done.returncode == 4 and done.stdout.split() == ["3", "3"] and "exit code 4" in done.stderr
 
 

@@ -124,5 +124,5 @@ def test_tiles_grids_and_padding():
     assert best_grid(8, 3, 1) == (3, 1) and best_grid(5, 0, 0) == (1, 1)
     with pytest.raises(ValueError, match="no ranks"):
         valid_tiles(4, 0)
-    with pytest.raises(ValueError, match="sizes must be 0 or more"):
+    with pytest.raises(ValueError, match="at least one size, each 0 or more"):
         Axis.blocks((3, -1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from lapwing import gram
+from lapwing import gram, linalg
 
 
 def wrong():
@@ -86,6 +86,40 @@ def test_operators_are_for_eigenvalues():
     a = lw.operator(lambda x: x, (4, 4), "float64")
     with pytest.raises(TypeError, match=r"eigh, eigvalsh, svd and svdvals take an operator"):
         lw.solve(a, np.ones(4))
+
+
+def test_functions_of_numpy_matrices():
+    """As of the plain array: the products and axes of a numpy.matrix are others."""
+    a = np.array([[4.0, 1.0], [1.0, 3.0]])
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix(a)
+    functions = [lw.expm, lw.sqrtm, lw.logm, lambda x: lw.inv_root(x, 2), lw.pinv, lw.det, lambda x: lw.cond(x, p=1)]
+    functions += [linalg.vector_norm, linalg.matrix_norm, linalg.trace, linalg.matrix_transpose, lambda x: linalg.vecdot(x, x)]
+    functions += [lambda x: linalg.matrix_power(x, 3), lambda x: linalg.matmul(x, x), lambda x: linalg.matrix_norm(x, ord=1)]
+    for function in functions:
+        got, expected = function(matrix), function(a)
+        assert type(got) is type(expected) and np.array_equal(got, expected)
+
+
+def test_errors_name_the_function_that_was_called():
+    bad = np.full((2, 3, 3), np.nan)
+    bad[0] = np.eye(3)
+    for call in (lw.pinv, lambda x: lw.pinv(x, hermitian=True)):
+        with pytest.raises(lw.ConvergenceError, match="pinv: matrix 1 of 2 holds NaN or Inf") as caught:
+            call(bad)
+        assert caught.value.batch_index == (1,) and caught.value.nonfinite and caught.value.operation == "pinv"
+    for call in (lw.matrix_rank, lambda x: lw.matrix_rank(x, hermitian=True)):
+        with pytest.raises(lw.ConvergenceError, match="matrix_rank: matrix 1 of 2"):
+            call(bad)
+    whole = np.eye(3, dtype="int64")
+    with pytest.raises(TypeError, match="matrix_norm: dtype int64"):
+        linalg.matrix_norm(whole, ord=2)
+    with pytest.raises(TypeError, match="matrix_power: dtype int64"):
+        linalg.matrix_power(whole, -1)
+    assert np.array_equal(linalg.matrix_power(whole, 2), whole)
+    for axis in (0, (0, -1)):
+        with pytest.raises(ValueError, match=r"vector_norm: axis=0 is out of range for shape \(\)"):
+            linalg.vector_norm(np.array(2.0), axis=axis)
 
 
 def test_least_squares_of_numpy_matrices():

@@ -9,7 +9,7 @@ from lapwing.core.native import ENGINES, OPS, native
 pytestmark = pytest.mark.skipif(native is None, reason="the native core is not built")
 
 RNG = np.random.default_rng(0)
-N = 6
+N = 24  # of much smaller matrices the residual may round to more than mixed precision accepts
 X = RNG.standard_normal((N, N))
 A, B, C = X @ X.T + N * np.eye(N), RNG.standard_normal((N, 2)), RNG.standard_normal((N, 2))
 
@@ -63,7 +63,7 @@ def test_gradients(gradients, assume, engine):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_mixed_has_derivatives_of_every_kind():
     torch = pytest.importorskip("torch")
-    a, b = (torch.tensor(x, requires_grad=True) for x in (A, B))
+    a, b = (torch.tensor(x, requires_grad=True) for x in (A[:6, :6], B[:6]))
     for assume in ("general", "pos"):
         call = lambda a, b, assume=assume: lw.solve((a + a.T) / 2, b, assume=assume, engine="mixed")  # noqa: E731
         assert torch.autograd.gradcheck(call, (a, b), check_forward_ad=True)

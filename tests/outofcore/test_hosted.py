@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def device(request, monkeypatch):
         return OPENED[-1]
 
     monkeypatch.setattr(cuda, "Cuda", opened)
-    monkeypatch.setattr(cuda, "missing", lambda operation="": "")
+    monkeypatch.setattr(cuda, "missing", lambda *_: "")
     monkeypatch.setattr(cuda, "free_bytes", lambda device, operation: 1 << 20)
     return request.param
 
@@ -635,7 +636,7 @@ def test_full_disk(device, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
-        with pytest.raises(OSError, match=r"hosted: 73.51 KiB do not fit in .*\nhint: out= and checkpoint= name another disk"):
+        with pytest.raises(OSError, match=r"hosted: .* does not have 73.51 KiB free\nhint: put the files on another disk"):
             lw.cholesky(small(a, device, out=tmp_path / "l.npy"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwritev", full)
@@ -653,6 +654,55 @@ def test_no_gpu():
     large = lw.hosted(lambda rows, columns: None, shape=(65536, 65536), dtype="float64", device="cuda", memory="8GB")
     cost = lw.explain(lw.cholesky, large)  # of another machine
     assert cost.panel == 10752 and 45e9 < cost.bytes_read < 55e9 and cost.device_bytes < 8e9  # by the model of a disk
+    assert str(cost).endswith(f"note        not usable on this machine: {cuda.missing()}")
+
+
+def test_a_gpu_of_that_number(monkeypatch):
+    class Runtime:
+        def cudaGetDeviceCount(self, count):
+            count._obj.value = 2
+            return 0
+
+    monkeypatch.setattr(cuda.libraries, "load", lambda *_, **__: Runtime())
+    assert not cuda.missing("hosted", 1)
+    with pytest.raises(RuntimeError, match=r"device 'cuda:2' cannot be used: CUDA finds 2 GPUs, counted from 0"):
+        lw.cholesky(lw.hosted(np.eye(3), device="cuda:2", memory="1GB"))
+
+
+@pytest.mark.parametrize("how", ["saved anew", "renamed over", "renamed away", "deleted"])
+def test_a_file_that_was_replaced(tmp_path, how):
+    """The map still shows the file that it was made of: that one is read and written, not the new one of the same name."""
+    a, name, other = positive(N), tmp_path / "a.npy", tmp_path / "other.npy"
+    np.save(name, a)
+    np.save(other, -a)
+    held = np.load(name, mmap_mode="r+")
+    if how == "renamed away":
+        name.rename(tmp_path / "old.npy")
+    elif how != "renamed over":
+        name.unlink()
+    if how == "saved anew":
+        np.save(name, -a)
+    elif how != "deleted":
+        other.rename(name)
+    l = lw.cholesky(lw.hosted(held, memory="60KB", device="cpu"))
+    assert close(l @ l.T, a, N, "float64")
+    lw.cholesky(lw.hosted(held, memory="60KB", device="cpu"), overwrite=True)
+    assert close(held @ held.T, a, N, "float64") and (how == "deleted" or np.array_equal(np.load(name), -a))
+
+
+def test_what_goes_with_what(device):
+    a = positive(N)
+    for call in (lw.cholesky, lw.inv):
+        with pytest.raises(
+            ValueError, match=r"overwrite=True replaces the matrix by the result, out= writes it elsewhere\nhint"
+        ):
+            call(small(a, device, out=np.empty((N, N))), overwrite=True)
+    for folder in ("", 5):
+        with pytest.raises(ValueError, match=r"hosted: checkpoint=.* is not the name of a folder"):
+            lw.hosted(a, checkpoint=folder)
+    a[60, 3] = np.inf  # no warning of NumPy, only the error
+    with pytest.raises(lw.SingularMatrixError, match="holds NaN or Inf"):
+        lw.solve(small(a, device), np.ones(N))
 
 
 # ---- progress, checkpoints, explain ----
@@ -721,13 +771,10 @@ def test_changed_input_is_noticed(device, tmp_path):
         lw.solve(hosted(a), np.ones(N))
     with pytest.raises(ValueError, match=r"has shape \[97, 97\], this call has \[50, 50\]"):
         lw.cholesky(small(positive(50), device, 90, checkpoint=tmp_path / "c"))
-    with pytest.raises(ValueError, match="checkpoint does not go with overwrite=True"):
+    with pytest.raises(ValueError, match="checkpoint cannot be combined with overwrite=True"):
         lw.cholesky(hosted(a), overwrite=True)
-    with pytest.raises(ValueError, match="checkpoint does not go with qr"):
+    with pytest.raises(ValueError, match="checkpoint cannot be combined with qr"):
         lw.qr(small(random((90, 5), "float64"), device, checkpoint=tmp_path / "c"))
-    (tmp_path / "c" / "state.json").write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
-        lw.cholesky(hosted(a))
 
 
 def test_checkpoint_stays_right(tmp_path):
@@ -750,6 +797,73 @@ def test_checkpoint_stays_right(tmp_path):
     os.truncate(tmp_path / "d" / "factor.npy", 200)
     with pytest.raises(ValueError, match=r"factor.npy is too short"):
         lw.cholesky(lw.hosted(a, **options))
+    (tmp_path / "e").mkdir()
+    own = np.arange(4.0)
+    np.save(tmp_path / "e" / "factor.npy", own)
+    with pytest.raises(
+        ValueError, match=r"e/factor.npy exists, but does not belong to a checkpoint\nhint: name another folder"
+    ):
+        lw.cholesky(lw.hosted(a, **options | {"checkpoint": tmp_path / "e"}))
+    assert np.array_equal(np.load(tmp_path / "e" / "factor.npy"), own) and len(os.listdir(tmp_path / "e")) == 1
+
+
+def test_out_that_cannot_hold_the_result(tmp_path):
+    a = positive(N)
+    for call in (lw.slogdet, lw.factor, lambda h: lw.qr(h, mode="r")):
+        with pytest.raises(ValueError, match=r"out cannot be combined with .*, which has no large result"):
+            call(lw.hosted(a, memory="40KB", device="cpu", out=tmp_path / "x.npy"))
+    shared = np.lib.stride_tricks.as_strided(np.zeros(2 * N), (N, N), (8, 8), writeable=True)
+    with pytest.raises(ValueError, match="entries of out share memory"):
+        lw.cholesky(lw.hosted(a, memory="40KB", device="cpu", out=shared))
+    file = tmp_path / "a.npy"
+    np.save(file, a)
+    mapped = np.load(file, mmap_mode="r")
+    file.rename(tmp_path / "b.npy")
+    with pytest.raises(ValueError, match="out"):  # the matrix itself, by its new name
+        lw.cholesky(lw.hosted(mapped, memory="40KB", device="cpu", out=tmp_path / "b.npy"))
+    assert np.array_equal(np.load(tmp_path / "b.npy"), a)
+
+
+def test_damaged_checkpoint(tmp_path):
+    a, b = positive(N), np.ones(N)
+    folder = tmp_path / "c"
+
+    def solve():
+        return lw.solve(lw.hosted(a, memory="40KB", device="cpu", checkpoint=folder), b)
+
+    solve()
+    state, factor = folder / "state.json", folder / "factor.npy"
+    right, whole = state.read_text(), factor.read_bytes()
+    changed = json.loads(right)
+    changed["panels"][0][2][0] += 1
+    for text in ("", "{", "[]", "5", "null", "{}", right[:-9], json.dumps(changed), "\x00" * 40):
+        state.write_text(text)
+        with pytest.raises(ValueError, match=r"solve: the checkpoint .*state.json is damaged \(.*\)\nhint: delete the folder"):
+            solve()
+    state.write_text(right)
+    for content in (b"", whole[:3], b"\x00" * len(whole), whole.replace(b"f8", b"f4", 1)):
+        factor.write_bytes(content)
+        with pytest.raises(ValueError, match=r"is damaged \(factor.npy .*\)"):
+            solve()
+    factor.write_bytes(whole[:-8] + bytes(7) + b"\x40")  # another number
+    with pytest.raises(ValueError, match=r"factor.npy is damaged \(rows .*\)\nhint: delete the folder"):
+        solve()
+    factor.unlink()
+    with pytest.raises(ValueError, match=r"is damaged \(factor.npy is missing\)"):
+        solve()
+    factor.write_bytes(whole)
+    assert close(a @ solve(), b, N, "float64")
+    # killed before the first panel was finished: nothing is lost, and the folder is still the call's own
+    shutil.rmtree(folder)
+
+    def killed(rows, columns):
+        if (rows.stop, columns.start) != (rows.start + 1, 0):  # not the sample of rows
+            raise Stop
+        return a[rows, columns]
+
+    with pytest.raises(Stop):
+        lw.solve(lw.hosted(killed, shape=(N, N), dtype="float64", memory="40KB", device="cpu", checkpoint=folder), b)
+    assert factor.exists() and close(a @ solve(), b, N, "float64")
 
 
 @pytest.mark.parametrize("upper", [False, True])

@@ -20,12 +20,12 @@ class DeviceMatrix:
 
     Create one with :meth:`from_blocks` or :meth:`split`. ``lapwing.cholesky``, ``solve``, ``inv``, ``det``, ``slogdet``,
     ``factor``, ``eigh`` and ``eigvalsh`` accept it; cuSOLVERMg does the work on all of its GPUs. Results that are matrices
-    are divided as it is; eigenvalues and determinants are NumPy's. A GPU may hold several blocks.
+    are divided as it is; eigenvalues and determinants are NumPy arrays. A GPU may hold several blocks.
 
     Attributes
     ----------
     blocks : tuple of arrays
-        Row-major or column-major, one for each place of the grid, row by row.
+        Row-major or column-major, one for each position in the grid, row by row.
     layout : Layout
         Which rows and columns each block has.
 
@@ -63,7 +63,7 @@ class DeviceMatrix:
         if axis not in (0, 1):
             raise ValueError(f"{name}: axis={axis!r} is not 0 or 1")
         if not len(blocks):
-            raise ValueError(f"{name}: there are no blocks")
+            raise ValueError(f"{name}: there are no blocks\nhint: pass a list with one block for each device")
         kinds = {library_of(block) for block in blocks}
         if len(kinds) != 1 or not kinds <= set(_LIBRARIES):
             raise TypeError(f"{name}: expected arrays of one library, {', '.join(_LIBRARIES)}; got {', '.join(sorted(kinds))}")

@@ -41,7 +41,7 @@ class Axis:
     def blocks(cls, sizes: tuple[int, ...] | list[int]) -> Axis:
         sizes = tuple(int(s) for s in sizes)
         if not sizes or min(sizes) < 0:
-            raise ValueError(f"layout: blocks of {sizes!r} rows; sizes must be 0 or more, and at least one")
+            raise ValueError(f"layout: blocks of {sizes!r} rows\nhint: give at least one size, each 0 or more")
         return cls(sum(sizes), len(sizes), 0, sizes)
 
     @classmethod
@@ -51,7 +51,10 @@ class Axis:
     @classmethod
     def cyclic(cls, n: int, tile: int, parts: int) -> Axis:
         if tile < 1 or parts < 1 or n < 0:
-            raise ValueError(f"layout: {n} rows in tiles of {tile} on {parts} parts is not possible")
+            raise ValueError(
+                f"layout: {n} rows in tiles of {tile} on {parts} parts is not possible"
+                "\nhint: rows are 0 or more, tile and parts 1 or more"
+            )
         return cls(n, parts, tile)
 
     @classmethod
@@ -110,7 +113,7 @@ class Axis:
         return None
 
     def meeting(self, part: int, other: Axis, other_part: int) -> tuple[Any, Any]:
-        """The indices that ``part`` shares with ``other_part`` of another axis, in the blocks of both: slices or arrays."""
+        """The indices that ``part`` shares with ``other_part`` of another axis, counted in both blocks: slices or arrays."""
         indices = self.indices(part)
         shared = indices[other.owner(indices) == other_part]
         return _places(self.local(shared)), _places(other.local(shared))

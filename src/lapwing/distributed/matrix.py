@@ -96,7 +96,7 @@ class ShardedMatrix:
 
         def check() -> Any:
             if sum(x is not None for x in (axis, grid, layout)) > 1:
-                raise ValueError(f"{name}: give one of axis, grid and layout")
+                raise ValueError(f"{name}: give only one of axis, grid and layout")
             if axis not in (None, 0, 1):
                 raise ValueError(f"{name}: axis={axis!r} is not 0 or 1")
             if grid is not None and (len(grid) != 2 or grid[0] * grid[1] != ranks.size):
@@ -129,7 +129,7 @@ class ShardedMatrix:
         *,
         layout: Layout | None = None,
     ) -> ShardedMatrix:
-        """A matrix of which each rank computes its own block.
+        """Make a matrix: each rank computes its own block.
 
         Parameters
         ----------

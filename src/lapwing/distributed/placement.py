@@ -11,7 +11,8 @@ from typing import Any
 class Grid:
     """Contiguous blocks: rows over the mesh axes ``rows``, columns over ``columns``, each a tuple of (name, size).
 
-    ``order`` has the names of all of them, in the order in which the engine counts its devices; :meth:`turned` keeps it.
+    ``order`` has the names of those with more than one device (of all, if none has), in the order in which the engine counts
+    its devices; :meth:`turned` keeps it.
     """
 
     rows: tuple[tuple[str, int], ...]
@@ -20,7 +21,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not self.order:
-            object.__setattr__(self, "order", self.row_axes + self.column_axes)
+            several = tuple(name for name, size in self.rows + self.columns if size > 1)
+            object.__setattr__(self, "order", several or self.row_axes + self.column_axes)
 
     @property
     def row_axes(self) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """The calls for use inside your own ``jax.shard_map``: blocks in, blocks out.
 
 ``axis_name`` is the mesh axis that splits the matrix, or a tuple of axes. The shape of the block says what it splits:
-n/p x n: the rows; n x n/p: the columns; n/p x n/q with two axes: both. Nothing raises here but wrong shapes and dtypes: a
+n/p x n: the rows; n x n/p: the columns; n/p x n/q with two axes: both. Only wrong shapes and dtypes raise an error here: a
 matrix that cannot be factored gives NaN, and the ``_ex`` functions also return a status, the same on every device.
 
-They can be differentiated with respect to what is read: of a positive definite matrix one triangle has all of the gradient
-(the public functions give its Hermitian part), and every step of the loops is kept. Outside of shard_map that costs less.
-eigh, and qr and svd of matrices that are not long and narrow, have derivatives only outside.
+Derivatives are with respect to the entries that are read: for a positive definite matrix one triangle gets the whole gradient
+(the public functions give its Hermitian part). They keep every step of the loops; derivatives outside of shard_map cost
+less. eigh, and qr and svd of matrices that are not long and narrow, have derivatives only outside.
 
 Give ``shard_map`` the option ``check_vma=False`` (``check_rep=False`` before JAX 0.6): JAX cannot see what is replicated here.
 
@@ -61,12 +61,12 @@ class SystemOptions(MatrixOptions, total=False):
 
 
 def cholesky(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> Any:
-    """My block of the Cholesky factor.
+    """This device's block of the Cholesky factor.
 
     Parameters
     ----------
     a_local : array, shape (n/p, n), (n, n/p) or (n/p, n/q)
-        My block of a positive definite matrix, of which the triangle named by ``upper`` is read.
+        This device's block of a positive definite matrix. Only the triangle named by ``upper`` is read.
     axis_name : str or tuple of str
         The mesh axes that split the matrix.
     upper : bool
@@ -97,7 +97,7 @@ def cholesky(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | 
 
 
 def cholesky_ex(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> tuple[Any, Any]:
-    """My block of the factor, and the status: 0, or the order of the first leading minor that is not positive definite."""
+    """This device's block of the factor, and the status: 0, or the order of the first minor that is not positive definite."""
     from .backends.xla.calls import local_factor, triangle_of
 
     grid, cut = square("shard.cholesky", a_local, axis_name, width, upper)
@@ -106,21 +106,21 @@ def cholesky_ex(a_local: Any, *, axis_name: Any, upper: bool = False, width: int
 
 
 def solve(a_local: Any, b_local: Any, **options: Unpack[SystemOptions]) -> Any:
-    """My block of A^-1 B.
+    """This device's block of A^-1 B.
 
     Parameters
     ----------
     a_local : array
         As for :func:`cholesky`.
     b_local : array, shape (n,), (n, k) or (n/p, k)
-        The right-hand sides, the same on every device, or my block of them.
+        The right-hand sides, the same on every device, or this device's block of them.
     axis_name, upper, width
         As for :func:`cholesky`.
     assume : {"pos", "general"}
         Positive definite (default), or any matrix.
     b_split : {"auto", "none", "rows", "columns"}
-        Which axis of B is split over all of ``axis_name``. "auto" (default) takes n rows for the whole, fewer for a block of
-        rows.
+        Which axis of B is split over all of ``axis_name``. With "auto" (default) a B of n rows is whole, and one with fewer
+        is a block of rows.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def solve(a_local: Any, b_local: Any, **options: Unpack[SystemOptions]) -> Any:
 
 
 def solve_ex(a_local: Any, b_local: Any, **options: Unpack[SystemOptions]) -> tuple[Any, Any]:
-    """My block of A^-1 B, and the status; the options as for :func:`solve`."""
+    """This device's block of A^-1 B, and the status. Options as for :func:`solve`."""
     x, _, info = solve_logdet_ex(a_local, b_local, **options)
     return x, info
 
@@ -150,7 +150,7 @@ def solve_logdet_ex(
     b_split: str = "auto",
     width: int | None = None,
 ) -> tuple[Any, Any, Any]:
-    """My block of A^-1 B, log |det A| and the status, from one factorisation."""
+    """This device's block of A^-1 B, log |det A| and the status, from one factorisation."""
     name = "shard.solve"
     grid, cut = square(name, a_local, axis_name, width, upper)
     check_columns(name, a_local, b_local)
@@ -163,14 +163,14 @@ def solve_logdet_ex(
 
 
 def inv(a_local: Any, **options: Unpack[MatrixOptions]) -> Any:
-    """My block of A^-1; for "pos" it is exactly Hermitian. The options as for :func:`solve`, without ``b_split``."""
+    """This device's block of A^-1; for "pos" it is exactly Hermitian. Options as for :func:`solve`, without ``b_split``."""
     return inv_ex(a_local, **options)[0]
 
 
 def inv_ex(
     a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None
 ) -> tuple[Any, Any]:
-    """My block of A^-1, and the status."""
+    """This device's block of A^-1, and the status."""
     grid, cut = square("shard.inv", a_local, axis_name, width, upper)
     method = method_of("shard.inv", assume)
     f = method.local_factor(a_local, grid, cut, upper)
@@ -187,11 +187,11 @@ def slogdet(
 
 
 def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
-    """My block of Q, and R.
+    """This device's block of Q, and R.
 
     The block is m/p x n of a matrix split by rows, or n/p x n/q of a square one split by two axes. If m/p >= n, R is whole on
-    every device. Else it is my block: of k x n, k = min(m, n), rows are split if their number allows it, else columns are; if
-    neither can be, it is whole.
+    every device. Else you get this device's block of R, which is k x n with k = min(m, n): the rows are split if the devices
+    divide their number, else the columns; if neither is possible, R is whole.
     """
     from .backends.xla import spectra, tall
 
@@ -200,9 +200,10 @@ def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
 
 
 def svd(a_local: Any, *, axis_name: Any) -> tuple[Any, Any, Any]:
-    """My block of U, S on every device, and V^H; the matrix as for :func:`qr`, with at least as many rows as columns.
+    """This device's block of U, S on every device, and V^H.
 
-    If m/p >= n, V^H is whole on every device, else it is my block, split as R of :func:`qr`.
+    The matrix is as for :func:`qr`, with at least as many rows as columns.
+    If m/p >= n, V^H is whole on every device, else you get this device's block, split as R of :func:`qr`.
     """
     from .backends.xla import spectra, tall
 
@@ -212,7 +213,7 @@ def svd(a_local: Any, *, axis_name: Any) -> tuple[Any, Any, Any]:
 
 
 def svdvals(a_local: Any, *, axis_name: Any) -> Any:
-    """Singular values, on every device; the matrix as for :func:`svd`."""
+    """Singular values, on every device. The matrix as for :func:`svd`."""
     from .backends.xla import spectra, tall
 
     grid, cut = dense("shard.svdvals", a_local, axis_name, tall_only=True)
@@ -220,7 +221,7 @@ def svdvals(a_local: Any, *, axis_name: Any) -> Any:
 
 
 def polar(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
-    """My block of U, and P, with A = U P; the matrix as for :func:`svd`, and P lies as V^H does there."""
+    """This device's block of U, and P, with A = U P. The matrix as for :func:`svd`; P is split as V^H is there."""
     from .backends.xla import spectra, tall
 
     grid, cut = dense("shard.polar", a_local, axis_name, tall_only=True)
@@ -231,7 +232,7 @@ def polar(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
 def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = None) -> tuple[Any, Any, Any, Any]:
     """x, residuals, rank and singular values, on every device.
 
-    The matrix as for :func:`svd`; ``b_local`` are my rows of B (m/p of them), or all m.
+    The matrix as for :func:`svd`; ``b_local`` is this device's m/p rows of B, or all m.
     """
     from .backends.xla import spectra, tall
 
@@ -240,7 +241,7 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
     check_columns("shard.lstsq", a_local, b_local)
     b = b_local[:, None] if b_local.ndim == 1 else b_local
     if b.shape[0] not in (m, a_local.shape[0]):
-        raise ValueError(f"shard.lstsq: b must have {m} rows, or {a_local.shape[0]} as my block, got {b.shape[0]}")
+        raise ValueError(f"shard.lstsq: b must have {m} rows, or {a_local.shape[0]} on this device, got {b.shape[0]}")
     limit = float(np.finfo(str(a_local.dtype)).eps) * m if rcond is None else float(rcond)
     right = None if b.shape[0] == m else Grid(grid.rows, ())
     if cut is None:
@@ -251,12 +252,12 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
 
 
 def eigh(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> tuple[Any, Any]:
-    """Eigenvalues on every device and my block of the eigenvectors; the arguments as for :func:`cholesky`."""
+    """Eigenvalues on every device, and this device's block of the eigenvectors. Arguments as for :func:`cholesky`."""
     return _spectrum("shard.eigh", a_local, axis_name, upper, width, True)
 
 
 def eigvalsh(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> Any:
-    """Eigenvalues, on every device; the arguments as for :func:`cholesky`."""
+    """Eigenvalues, on every device. Arguments as for :func:`cholesky`."""
     return _spectrum("shard.eigvalsh", a_local, axis_name, upper, width, False)[0]
 
 
@@ -269,9 +270,9 @@ def _spectrum(name: str, a_local: Any, axis_name: Any, upper: bool, width: int |
 
 
 def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns") -> Any:
-    """My panels of a matrix whose columns (or rows) are split in contiguous blocks: panel g is on device g mod p.
+    """This device's panels of a matrix whose columns (or rows) are split in contiguous blocks: panel g is on device g mod p.
 
-    By all-to-alls alone. Where the panels are not equally many on all devices, zeros fill the last ones.
+    Uses only all-to-alls. If the devices do not have the same number of panels, the last ones are filled with zeros.
     """
     from .backends.xla.layout import to_panels
 
@@ -280,7 +281,7 @@ def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns
 
 
 def from_cyclic(c_local: Any, *, axis_name: Any, width: int, n: int, split: str = "columns") -> Any:
-    """My contiguous block of the ``n`` columns (or rows), from my panels."""
+    """This device's contiguous block of the ``n`` columns (or rows), from its panels."""
     from .backends.xla.layout import from_panels
 
     grid = Grid((), axes_of("shard.from_cyclic", axis_name))

@@ -37,7 +37,7 @@ def square(name: str, a: Any, axis_name: Any, width: int | None, upper: Any = Fa
     if grid is None or n == 0:
         sizes = " x ".join(str(count) for _, count in axes)
         raise ValueError(
-            f"{name}: a block of shape {tuple(a.shape)} is no part of a square matrix split over {sizes} devices"
+            f"{name}: a block of shape {tuple(a.shape)} is not part of a square matrix split over {sizes} devices"
             "\nhint: split rows or columns over all axes, or rows over the first and columns over the second"
         )
     check_width(name, width)
@@ -60,7 +60,7 @@ def dense(name: str, a: Any, axis_name: Any, tall_only: bool = False) -> tuple[G
         grid = Grid(axes[:1], axes[1:])
     m, n = a.shape[0] * grid.p, a.shape[1] * grid.q
     if tall_only and m < n:
-        raise ValueError(f"{name}: the matrix has {m} rows and {n} columns, which is fewer\nhint: take its adjoint")
+        raise ValueError(f"{name}: the matrix has fewer rows than columns, {m} and {n}\nhint: pass its conjugate transpose")
     return grid, panels(n, grid.size, jax.default_backend())
 
 
@@ -91,7 +91,9 @@ def right_grid(name: str, b: Any, grid: Grid, n: int, split: str) -> Grid | None
     if split == "auto":
         split = "none" if b.shape[0] == n else "rows"
     if b.shape[0] != (n // grid.size if split == "rows" else n):
-        raise ValueError(f"{name}: the matrix has {n} rows, split over {grid.size} devices, and my block of b has {b.shape[0]}")
+        raise ValueError(
+            f"{name}: the matrix has {n} rows over {grid.size} devices, which does not match b with {b.shape[0]} on this device"
+        )
     return {"none": None, "rows": Grid(axes, ()), "columns": Grid((), axes)}[split]
 
 

@@ -101,9 +101,9 @@ def cholesky(
         return framework.call(cholesky, a, **options)  # type: ignore[no-any-return]
     plain = framework.direct(a) and overwrite is False and jitter is None and upper is False
     if plain and on_fail == "raise" and engine == "auto" and not planner.logging_decisions():
-        found = framework.results_direct(CHOLESKY, (0,), a)
-        if found is not None:
-            return found[0]  # type: ignore[no-any-return]
+        factor = framework.solve_direct(CHOLESKY, 0, a)
+        if factor is not None:
+            return factor  # type: ignore[no-any-return]
     upper, overwrite = check_hermitian("cholesky", framework.shape_of(a), framework.dtype_of(a), upper, overwrite, on_fail)
     code = (
         planner.AUTO if engine == "auto" else planner.code_for(framework, a, engine, "cholesky", lambda: [_problem(a, upper)])

@@ -268,7 +268,7 @@ def _solve(
     if window is not None:
         bounds = spectrum.check_window(name, window, subset, shape, traced)
         if certify is not False:
-            raise ValueError(f"{name}: certify goes with a subset, not with a window")
+            raise ValueError(f"{name}: certify goes with a subset, not with a window\nhint: leave certify out, or give subset=")
         values = eigvalsh(a, **options)
         return spectrum.cut_to_window(framework, bounds, values, lambda part: eigh(a, subset=part, **options), again is eigh)
     first, count = spectrum.part_of(name, subset, shape[-1])

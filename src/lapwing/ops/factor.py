@@ -157,8 +157,14 @@ class Factored:
     def __init__(self, assume: str, upper: bool, report: dict[str, Any], arrays: tuple[Any, ...], finite: Any = None) -> None:
         self.assume, self.upper, self._report = assume, upper, report
         # the matrix, where derivatives may be wanted; the factor; its rows, for LU; the status
-        self.a, self.factor, self.rows, self.info = arrays
+        self.a, self.factor, self.rows, self._info = arrays
         self._finite = finite  # for LU that may have failed: 1 for each matrix without NaN and Inf
+
+    @property
+    def info(self) -> Any:
+        if self._info is None:  # LU by the short way, which every matrix has passed; there is a row at least
+            self._info = self.framework.Namespace.zeros_like(self.rows[..., 0])
+        return self._info
 
     @property
     def framework(self) -> Any:
@@ -355,12 +361,11 @@ def factor(
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision}
         return framework.call(factor, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    plain = type(a) is np.ndarray and assume == "general" and upper is False and overwrite is False and jitter is None
+    plain = framework.direct(a) and assume == "general" and upper is False and overwrite is False and jitter is None
     if plain and precision == "full" and on_fail == "raise" and engine == "auto" and not planner.logging_decisions():
         found = framework.results_direct(LU, (0,), a)
         if found is not None:
-            arrays = (None, *found, np.zeros(a.shape[:-2], np.int32))
-            return Factor(Factored("general", False, _report("general", "auto"), arrays))
+            return Factor(Factored("general", False, _report("general", "auto"), (None, *found, None)))
     upper, overwrite = check_system("factor", framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     xp = framework.Namespace
     traced = framework.traced(a)

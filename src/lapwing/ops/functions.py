@@ -13,7 +13,7 @@ from typing import Any, Literal, Never
 import numpy as np
 
 from .. import frameworks
-from ..core.checks import check_choice, check_square
+from ..core.checks import as_array, check_choice, check_square
 from ..core.errors import ConvergenceError, NotPositiveDefiniteError
 from ..core.keywords import unknown_keyword
 from .cholesky import cholesky_ex
@@ -75,7 +75,7 @@ def expm(a: Any, /, **unknown: Never) -> Any:
     """
     if unknown:
         raise unknown_keyword(expm, unknown)
-    framework = _checked(expm, a)
+    framework, a = _checked(expm, a)
     if framework.sharded:
         return framework.call(expm, a)
     return _expm(framework, a)
@@ -207,7 +207,7 @@ def sqrtm(
     """
     if unknown:
         raise unknown_keyword(sqrtm, unknown)
-    framework = _checked(sqrtm, a, assume, on_fail)
+    framework, a = _checked(sqrtm, a, assume, on_fail)
     if framework.sharded:
         return framework.call(sqrtm, a, assume=assume, on_fail=on_fail)
     xp = framework.Namespace
@@ -274,7 +274,7 @@ def logm(
     """
     if unknown:
         raise unknown_keyword(logm, unknown)
-    framework = _checked(logm, a, assume, on_fail)
+    framework, a = _checked(logm, a, assume, on_fail)
     if framework.sharded:
         return framework.call(logm, a, assume=assume, on_fail=on_fail)
     xp = framework.Namespace
@@ -359,7 +359,7 @@ def inv_root(
     if isinstance(ridge, bool) or not isinstance(ridge, (int, float, np.floating)) or not 0 <= ridge < inf:
         raise ValueError(f"inv_root: ridge={ridge!r} is not a number >= 0")
     check_choice("inv_root", "method", method, ("auto", "eigh", "products"))
-    framework = _checked(inv_root, a, on_fail=on_fail)
+    framework, a = _checked(inv_root, a, on_fail=on_fail)
     if framework.sharded:
         return framework.call(inv_root, a, int(p), ridge=ridge, on_fail=on_fail, method=method)
     xp, p = framework.Namespace, int(p)
@@ -653,15 +653,15 @@ def _adjoint(x: np.ndarray) -> np.ndarray:
 # ---- checks
 
 
-def _checked(function: Any, a: Any, assume: str = "pos", on_fail: str = "raise") -> Any:
-    """The framework of the matrices, after the checks."""
-    name = function.__name__
+def _checked(function: Any, a: Any, assume: str = "pos", on_fail: str = "raise") -> tuple[Any, Any]:
+    """The framework of the matrices, and the matrices, after the checks."""
+    name, a = function.__name__, as_array(a)
     framework = frameworks.ordinary(a, name)
     check_choice(name, "assume", assume, ("general", "pos"))
     check_choice(name, "on_fail", on_fail, ("raise", "nan"))
     if not framework.sharded:
         check_square(name, framework.shape_of(a), framework.dtype_of(a))
-    return framework
+    return framework, a
 
 
 def _or_failure(name: str, framework: Any, a: Any, x: Any, good: Any, on_fail: str, positive: bool = False) -> Any:

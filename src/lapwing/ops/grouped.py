@@ -190,8 +190,7 @@ def _padded(xp: Any, x: Any, order: int, square: bool) -> Any:
 
 def _located(error: Any, places: list[int], count: int) -> Exception:
     """The same error with the place in the list in front of its place in the batch."""
-    fields = {name: value for name, value in error.__dict__.items() if name not in ("operation", "batch_index", "batch_shape")}
     index = error.batch_index
     first, more = (places[index[0]], index[1:]) if len(places) > 1 else (places[0], index)
     shape = error.batch_shape[1:] if len(places) > 1 else error.batch_shape
-    return type(error)(error.operation, batch_index=(first, *more), batch_shape=(count, *shape), **fields)  # type: ignore[no-any-return]
+    return error.changed(batch_index=(first, *more), batch_shape=(count, *shape))  # type: ignore[no-any-return]

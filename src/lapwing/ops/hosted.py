@@ -103,6 +103,8 @@ def hosted(
     if progress is not None and not callable(progress):
         raise TypeError(f"hosted: progress must be a function, got {type(progress).__name__}\nhint: progress=print")
     limit = None if memory is None else _bytes_of(memory)
+    if checkpoint is not None and not (isinstance(checkpoint, (str, os.PathLike)) and os.fspath(checkpoint)):
+        raise ValueError(f"hosted: checkpoint={checkpoint!r} is not the name of a folder\nhint: checkpoint='factorisation'")
     folder = None if checkpoint is None else os.fspath(checkpoint)
     place = None if device is None else str(device)
     return HostedMatrix(a, described.shape, described.dtype, limit, place, out, folder, progress)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Never
 import numpy as np
 
 from .. import frameworks, planner
-from ..core.checks import check_matrix, check_pair
+from ..core.checks import as_array, check_matrix, check_pair
 from ..core.errors import ConvergenceError
 from ..core.keywords import unknown_keyword
 from ..core.native import ENGINES
@@ -94,8 +94,8 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     a : array, shape (..., m, n)
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
     b : array, shape (m,) or (..., m, k)
-        The batch axes of ``a`` and ``b`` broadcast. Same library and device as ``a``; two dtypes are promoted to the one that
-        holds both.
+        The batch axes of ``a`` and ``b`` broadcast. Same library and device as ``a``; two dtypes are promoted to one that
+        can hold both.
     rcond : float, optional
         Singular values up to ``rcond`` times the largest count as zero. By default max(m, n) eps; -1 is eps, as in NumPy.
     engine : str
@@ -150,7 +150,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
             return _with_late_values(framework, (x, residuals, rank), framework.Namespace.kept(a))
     _check(framework.shape_of(a), framework.dtype_of(a), rcond)
     a, b = check_pair("lstsq", framework, frameworks.of, a, b)
-    columns = Columns("lstsq", framework, *map(_plain, (a, b)))
+    columns = Columns("lstsq", framework, *map(as_array, (a, b)))
     a, b = columns.a, columns.b
     traced = framework.traced(a) or framework.traced(b)
     logging = not traced and planner.logging_decisions()
@@ -203,11 +203,6 @@ def _number(bits: int) -> float:
     if bits == DEFAULT_RCOND or exponent == 0x7FF:
         return nan if bits == DEFAULT_RCOND else inf
     return ldexp(1 + (bits & 2**52 - 1) / 2**52, exponent - 1023) if exponent else 0.0
-
-
-def _plain(x: Any) -> Any:
-    """Products of a numpy.matrix are not those of an array."""
-    return x.view(np.ndarray) if isinstance(x, np.matrix) else x
 
 
 def _check(shape: tuple[Any, ...], dtype: str, rcond: Any) -> None:

@@ -113,14 +113,14 @@ def eigh_of_operator(
     n = a.shape[0]
     for keyword, value in refused.items():
         if value is not None and value is not False:
-            raise ValueError(f"{name}: an operator does not go with {keyword}={value!r}\nhint: give subset alone")
+            raise ValueError(f"{name}: an operator cannot be combined with {keyword}={value!r}\nhint: give subset alone")
     check_choice(name, "on_fail", on_fail, ("raise", "nan"))
     if engine not in ("auto", "krylov"):
         raise ValueError(f"{name}: engine={engine!r} needs the matrix itself\nhint: for an operator use engine='krylov'")
     first, count = part_of(name, subset, n)
     count = n if count < 0 else count
     if subset is None or (first != 0 and first + count != n):
-        raise ValueError(f"{name}: an operator needs a subset at one end, such as slice(-16, None), got {subset}")
+        raise ValueError(f"{name}: an operator needs a subset at one end, got {subset}\nhint: subset=slice(-16, None)")
     like = np.empty(0) if a.like is None else a.like
     framework = frameworks.of(like, name)
 
@@ -171,7 +171,7 @@ def svd_of_operator(
     first, count = part_of(name, subset, min(m, n), "singular values")
     count = min(m, n) if count < 0 else count
     if subset is None or first != 0:
-        raise ValueError(f"{name}: an operator needs a subset of the largest values, such as slice(16), got {subset}")
+        raise ValueError(f"{name}: an operator needs a subset of the largest values, got {subset}\nhint: subset=slice(16)")
     like = np.empty(0) if a.like is None else a.like
     framework = frameworks.of(like, name)
     xp = framework.Namespace

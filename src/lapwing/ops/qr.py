@@ -95,6 +95,11 @@ def qr(
     if framework.sharded:
         return framework.call(qr, a, mode=mode, engine=engine)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
+    plain = mode == "reduced" and engine == "auto" and framework.direct(a) and len(shape) > 1 and shape[-2] >= shape[-1]
+    if plain and not planner.logging_decisions():
+        found = framework.results_direct(QR, (0, 0), a)
+        if found is not None:
+            return QRResult(*found)
     _check(shape, framework.dtype_of(a), mode)
     code = planner.code_for(framework, a, engine, "qr", lambda: [_problem(a, mode=mode, engine=engine)])
     m, n = shape[-2:]
@@ -201,12 +206,13 @@ QR = Operation(
     reference=_reference,
     work=lambda p: (4 * p.long * p.short**2 - 4 / 3 * p.short**3, 2 * p.long * p.short + p.short**2),
     example=(0, 0),
+    square=False,
     jvp=qr_jvp,
     vjp=qr_vjp,
     differentiable=2,
 )
 _NO_DERIVATIVE = no_derivative(
-    'qr: the columns of Q beyond those of A are any that fit, and have no derivative\nhint: mode="reduced"'
+    'qr: the columns of Q beyond those of A are arbitrary, and have no derivative\nhint: mode="reduced"'
 )
 QR_COMPLETE = replace(QR, example=(0, 1), variant="complete", jvp=_NO_DERIVATIVE, vjp=_NO_DERIVATIVE)
 

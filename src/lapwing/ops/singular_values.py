@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Any, Never
 
 import numpy as np
 
 from .. import frameworks
-from ..core.checks import check_flag, check_matrix, check_square
+from ..core.checks import as_array, check_flag, check_matrix, check_square
+from ..core.errors import ConvergenceError
 from ..core.keywords import unknown_keyword
 from .eigh import eigh, eigvalsh
 from .solve import inv, solve
@@ -65,12 +67,12 @@ def pinv(a: Any, /, *, rcond: Any = None, hermitian: bool = False, **unknown: Ne
         return framework.call(pinv, a, rcond=rcond, hermitian=hermitian)
     xp = framework.Namespace
     if _check("pinv", framework, a, hermitian):
-        w, v = eigh(xp.constant(a))
+        w, v = _factored("pinv", eigh, xp.constant(a))
         s, vh = xp.abs(w), xp.adjoint(v)
         u = v * xp.like(xp.where(w < 0, -xp.ones_like(w), xp.ones_like(w)), v)[..., None, :]
         a, largest = whole_matrix(framework, a, 0) if framework.differentiates(a) else a, xp.largest(s)
     else:
-        u, s, vh = svd(xp.constant(a))
+        u, s, vh = _factored("pinv", svd, xp.constant(a))
         largest = s[..., :1]
     good = _above(xp, a, s, largest, rcond, "pinv: rcond")
     inverse = xp.like(xp.where(good, 1 / xp.where(good, s, xp.ones_like(s)), xp.zeros_like(s)), u)
@@ -137,7 +139,7 @@ def matrix_rank(a: Any, /, *, rtol: Any = None, hermitian: bool = False, **unkno
     xp = framework.Namespace
     hermitian = _check("matrix_rank", framework, a, hermitian)
     a = xp.constant(a)
-    s = xp.abs(eigvalsh(a)) if hermitian else svdvals(a)
+    s = xp.abs(_factored("matrix_rank", eigvalsh, a)) if hermitian else _factored("matrix_rank", svdvals, a)
     return xp.scalar(xp.sum(xp.whole(_above(xp, a, s, xp.largest(s), rtol, "matrix_rank: rtol")), -1))
 
 
@@ -177,6 +179,7 @@ def cond(a: Any, /, *, p: Any = None, **unknown: Never) -> Any:
     if framework.sharded:
         return framework.call(cond, a, p=p)
     check_norm("cond", "p", p, (None, *_NORMS))
+    a = as_array(a)
     check_matrix("cond", framework.shape_of(a), framework.dtype_of(a))
     xp = framework.Namespace
     if p in (None, 2, -2):
@@ -201,6 +204,7 @@ def matrix_norm(a: Any, ord: Any = "fro", keepdims: bool = False) -> Any:
     framework = frameworks.of(a, "matrix_norm")
     if ord not in (2, -2, "nuc"):
         return framework.light.matrix_norm(a, ord=ord, keepdims=keepdims)
+    check_matrix("matrix_norm", framework.shape_of(a), framework.dtype_of(a))
     xp = framework.Namespace
     s = svdvals(a, on_fail="nan")
     if ord == -2 and s.shape[-1] == 0:
@@ -213,6 +217,14 @@ def matrix_norm(a: Any, ord: Any = "fro", keepdims: bool = False) -> Any:
 def check_norm(name: str, word: str, value: Any, known: tuple[Any, ...] = _NORMS) -> None:
     if isinstance(value, bool) or value not in known:
         raise ValueError(f"{name}: {word}={value!r} is not known\nhint: use one of {', '.join(map(repr, known))}")
+
+
+def _factored(name: str, function: Callable[..., Any], a: Any) -> Any:
+    """``function(a)``; an error speaks of the function that was called by this name."""
+    try:
+        return function(a)
+    except ConvergenceError as error:
+        raise error.changed(operation=name) from None
 
 
 def _check(name: str, framework: Any, a: Any, hermitian: bool) -> bool:

@@ -25,6 +25,8 @@ _logging = planner.logging_decisions  # a look-up less
 Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
 # for engines that have LDL; the others use LU
 _MIRRORED = {"symmetric": SYMMETRIC, "hermitian": SELF_ADJOINT}
+# the operation and its flags, where the matrix is taken as it is
+_DIRECT = {"general": (SOLVE, 0), "pos": (SOLVE, POS), "lower": (TRIANGULAR, 0), "upper": (TRIANGULAR, UPPER)}
 
 
 class SolveExResult(NamedTuple):
@@ -71,7 +73,7 @@ def solve(
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
     b : array, shape (n,) or (..., n, k)
         Any number of right-hand sides; the batch axes of ``a`` and ``b`` broadcast. Same library and device as ``a``; two
-        dtypes are promoted to the one that holds both.
+        dtypes are promoted to one that can hold both.
     assume : {"general", "symmetric", "hermitian", "pos", "lower", "upper"}
         The kind of matrix. "general": LU with partial pivoting. "symmetric", "hermitian": LDL or LU. "pos": Hermitian positive
         definite, Cholesky. "lower" and "upper": triangular.
@@ -92,9 +94,9 @@ def solve(
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
         behaves as "nan".
     engine : str
-        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them. Where derivatives are recorded, a
-        factorisation that is kept for them takes the place of the solve, by the same engine; with ``precision="mixed"`` every
-        derivative is a solve of its own.
+        "auto", or the name of an engine that can do the call: ``lapwing.explain`` lists them. If derivatives are recorded, this
+        engine factors the matrix, and the factor is kept for them; with ``precision="mixed"`` each derivative is a solve of its
+        own.
 
     Returns
     -------
@@ -147,18 +149,13 @@ def solve(
 
 def _solve_direct(framework: Any, a: Any, b: Any, assume: str) -> Any:
     """The solution for plain arrays with the usual options; None: the long way must be taken, which finds out why."""
-    if assume == "general":
-        return framework.solve_direct(SOLVE, 0, a, b)
-    if assume == "pos":
-        return framework.solve_direct(SOLVE, POS, a, b)
-    if assume == "lower":
-        return framework.solve_direct(TRIANGULAR, 0, a, b)
-    if assume == "upper":
-        return framework.solve_direct(TRIANGULAR, UPPER, a, b)
-    if assume not in ("symmetric", "hermitian"):
+    known = _DIRECT.get(assume) if isinstance(assume, str) else None
+    if known is not None:
+        return framework.solve_direct(*known, a, b)
+    if not isinstance(assume, str) or assume not in _MIRRORED:
         return None
     flag = _MIRRORED[assume]
-    whole = framework.mirrored_direct(HERMITIAN, flag & SYMMETRIC, a)
+    whole = framework.solve_direct(HERMITIAN, flag & SYMMETRIC, a)
     return None if whole is None else framework.solve_direct(SOLVE, flag, whole, b)
 
 
@@ -245,9 +242,9 @@ def inv(
         return framework.call(inv, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
     plain = framework.direct(a) and assume in ("general", "pos") and upper is False and overwrite is False
     if plain and on_fail == "raise" and engine == "auto" and not _logging():
-        found = framework.results_direct(INVERSE, (POS if assume == "pos" else 0,), a)
-        if found is not None:
-            return found[0]  # type: ignore[no-any-return]
+        x = framework.solve_direct(INVERSE, POS if assume == "pos" else 0, a)
+        if x is not None:
+            return x  # type: ignore[no-any-return]
     return _inv(framework, "inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
@@ -354,7 +351,8 @@ def determinant(
     if framework.direct(a) and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
         found = None if _logging() else framework.results_direct(operation, (0,), a)
         if found is not None:
-            return tuple(map(framework.Namespace.scalar, found))
+            scalar = framework.Namespace.scalar
+            return (scalar(found[0]),) if len(found) == 1 else tuple(map(scalar, found))
     name = function.__name__
     upper, _ = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace

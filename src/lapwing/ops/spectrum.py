@@ -37,7 +37,7 @@ def part_of(name: str, subset: slice | None, n: Any, what: str = "eigenvalues") 
         return _part_before_n(name, subset)
     first, last, _ = subset.indices(n)
     if last <= first:
-        raise ValueError(f"{name}: subset={subset} selects none of {n} {what}")
+        raise ValueError(f"{name}: subset={subset} selects none of {n} {what}\nhint: slice(3) selects the first 3")
     return (0, -1) if last - first == n else (first, last - first)
 
 

@@ -106,7 +106,7 @@ def svd(
     if unknown:
         raise unknown_keyword(svd, unknown)
     if subset is not None and full_matrices is not False:
-        raise ValueError("svd: subset does not go with full_matrices\nhint: give one of them")
+        raise ValueError("svd: subset cannot be combined with full_matrices\nhint: give one of them")
     if type(a) is LinearOperator:
         return SVDResult(*svd_of_operator("svd", EIGH, a, subset, engine, on_fail, svd))
     framework = frameworks.entry(a, "svd")
@@ -401,7 +401,7 @@ SVD = Operation(
     differentiable=3,
 )
 _NO_DERIVATIVE = no_derivative(
-    "svd: the columns beyond min(m, n) are any that fit, and have no derivative\nhint: full_matrices=False"
+    "svd: the columns beyond min(m, n) are arbitrary, and have no derivative\nhint: full_matrices=False"
 )
 SVD_FULL = replace(SVD, example=(0, 1), variant="full", jvp=_NO_DERIVATIVE, vjp=_NO_DERIVATIVE)
 SVDVALS = Operation(

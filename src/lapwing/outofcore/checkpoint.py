@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import zlib
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,8 @@ class Checkpoint:
         self._watched = Watched(a)
         self._facts = facts | {"sample": _sample(a, lower)}
         self._kept: list[list[int]] = []
+        self._lower = lower
+        self._sums: list[list[int]] = []  # of the finished panels
         self.done = 0
         self.panels: list[Panel] = []
 
@@ -56,46 +57,79 @@ class Checkpoint:
     def open(self) -> Target:
         """The factor: as far as it was written, or new."""
         state = self._read()
-        if state is None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise type(error)(f"{self._name}: the checkpoint folder cannot be made: {error}") from None
-            n = self._watched.shape[0]
-            return in_file(self.file, (n, n), self._facts["dtype"])
-        self._compare(state)
-        self.done, self._kept = state["done"], state["blocks"]
-        self.panels = [Panel(start, stop, np.array(pivots)) for start, stop, pivots in state["panels"]]
-        return reopened(self.file)
+        if state is not None and state["done"]:
+            self._compare(state)
+            self.done, self._kept = state["done"], state["blocks"]
+            self.panels = [Panel(start, stop, np.array(pivots, int)) for start, stop, pivots in state["panels"]]
+            return self._checked(reopened(self.file), state["factor"])
+        if state is None and self.file.exists():
+            raise ValueError(
+                f"{self._name}: {self.file} exists, but does not belong to a checkpoint"
+                "\nhint: name another folder for the checkpoint"
+            )
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(f"{self._name}: the checkpoint folder cannot be made: {error}") from None
+        self._write(0, [])  # from now on the file is ours
+        return in_file(self.file, self._watched.shape, self._facts["dtype"])
 
     def save(self, done: int, factor: Store, panels: list[Panel]) -> None:
         """The panels up to column ``done`` are written; called when no thread reads."""
         factor.sync()
+        n, start = factor.shape[0], self.done
+        # a panel is never touched again: columns of L from the diagonal on, or rows of the transposed LU
+        rows, columns = (slice(start, n), slice(start, done)) if self._lower else (slice(start, done), slice(0, n))
+        self._sums.append([rows.start, rows.stop, columns.start, columns.stop, _sum_of_part(factor, rows, columns)])
+        self._write(done, panels)
+        self.done = done
+
+    def _write(self, done: int, panels: list[Panel]) -> None:
         pivots = [[panel.start, panel.stop, panel.pivots.tolist()] for panel in panels]
         state = {"facts": self._facts, "done": done, "blocks": self._kept + self._watched.seen, "panels": pivots}
+        state |= {"factor": self._sums}
         new = self._folder / "state.json.new"
         with open(new, "w") as file:
-            json.dump(state, file)
+            json.dump(state | {"sum": _sum_of_state(state)}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self._folder / "state.json")
-        self.done = done
 
     def _read(self) -> dict[str, Any] | None:
         path = self._folder / "state.json"
         try:
-            state: dict[str, Any] = json.loads(path.read_text())
-            if not {"facts", "done", "blocks", "panels"} <= set(state) or not self.file.is_file():
-                raise ValueError("it is not complete")
-            if self.file.stat().st_size < prod(state["facts"]["shape"]) * np.dtype(state["facts"]["dtype"]).itemsize:
-                raise ValueError("factor.npy is too short")
+            state = json.loads(path.read_text())
+            if not isinstance(state, dict) or state.pop("sum", None) != _sum_of_state(state):
+                raise ValueError("its check sum is wrong")
+            if state["done"]:
+                self._check_file(state["facts"])
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except ValueError as error:
+        except (ValueError, IsADirectoryError) as error:
             raise ValueError(
                 f"{self._name}: the checkpoint {path} is damaged ({error})\nhint: delete the folder to begin again"
             ) from None
         return state
+
+    def _checked(self, place: Target, sums: list[list[int]]) -> Target:
+        for first, last, left, right, expected in sums:
+            if _sum_of_part(place.store, slice(first, last), slice(left, right)) != expected:
+                raise ValueError(
+                    f"{self._name}: the checkpoint {self.file} is damaged (rows {first} to {last}, columns {left} to {right})"
+                    "\nhint: delete the folder to begin again"
+                )
+        self._sums = sums
+        return place
+
+    def _check_file(self, facts: dict[str, Any]) -> None:
+        if not self.file.is_file():
+            raise ValueError("factor.npy is missing")
+        try:
+            found = np.load(self.file, mmap_mode="r")
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"factor.npy is too short, or not a NumPy file: {error}") from None
+        if list(found.shape) != facts["shape"] or str(found.dtype) != facts["dtype"]:
+            raise ValueError(f"factor.npy has shape {found.shape} and dtype {found.dtype}")
 
     def _compare(self, state: dict[str, Any]) -> None:
         saved = state["facts"]
@@ -117,6 +151,19 @@ class Checkpoint:
 
 def _sum_of(block: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(block).view(np.uint8).data)
+
+
+def _sum_of_part(store: Store, rows: slice, columns: slice) -> int:
+    total, width = 0, columns.stop - columns.start
+    for part in spans(rows.start, rows.stop, max(1, (1 << 17) // max(width, 1))):
+        block = np.empty((part.stop - part.start, width), store.dtype)
+        store.read(part, columns, block)
+        total = zlib.crc32(block.view(np.uint8).data, total)
+    return total
+
+
+def _sum_of_state(state: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(state).encode())
 
 
 def _sample(a: Store, lower: bool) -> str:

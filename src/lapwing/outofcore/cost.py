@@ -32,6 +32,7 @@ class HostedCost:
     bytes_written: int
     work_seconds: float  # modelled, not measured
     moving_seconds: float  # modelled, not measured
+    missing: str = ""  # why the device cannot be used
 
     modelled = True
 
@@ -60,6 +61,7 @@ class HostedCost:
                 f"  moved       {bytes_in_words(self.bytes_read)} in, {bytes_in_words(self.bytes_written)} out, {way}",
                 f"  modelled    about {self.predicted_seconds:.2g} s, not measured: {self.work_seconds:.2g} s of products,"
                 f" {self.moving_seconds:.2g} s of moving blocks; the limit is {limit}",
+                *([f"  note        not usable on this machine: {self.missing}"] if self.missing else []),
             ]
         )
 

@@ -77,7 +77,7 @@ class Cuda:
         pointer = c_void_p()
         if self._runtime.cudaMalloc(byref(pointer), c_size_t(size)):
             self._runtime.cudaGetLastError()
-            raise MemoryError(f"hosted: the GPU has no {size} bytes free\nhint: give a smaller memory=")
+            raise MemoryError(f"hosted: the GPU does not have {size} bytes free\nhint: give a smaller memory=")
         return int(pointer.value or 0)
 
     def release(self, pointer: int) -> None:
@@ -149,15 +149,17 @@ class Cuda:
             raise CudaError(f"hosted: {name} failed with status {status} {text}".rstrip())
 
 
-def missing(operation: str = "hosted") -> str:
-    """Why no GPU can be used; "" if one can."""
+def missing(operation: str = "hosted", number: int = 0) -> str:
+    """Why this GPU cannot be used; "" if it can."""
     try:
         runtime = libraries.load("cudart", operation=operation)
         count = c_int()
         status = runtime.cudaGetDeviceCount(byref(count))
     except OSError as error:
         return str(error).splitlines()[0]
-    return "" if not status and count.value else "CUDA finds no GPU"
+    if status or not count.value:
+        return "CUDA finds no GPU"
+    return "" if number < count.value else f"CUDA finds {count.value} GPU{'s' * (count.value > 1)}, counted from 0"
 
 
 def free_bytes(device: int, operation: str) -> int:
@@ -165,7 +167,7 @@ def free_bytes(device: int, operation: str) -> int:
     runtime = libraries.load("cudart", operation=operation)
     free, total = c_size_t(), c_size_t()
     if runtime.cudaSetDevice(device) or runtime.cudaMemGetInfo(byref(free), byref(total)):
-        raise RuntimeError(f"{operation}: CUDA has no device {device}\nhint: device='cuda' is the first one")
+        raise RuntimeError(f"{operation}: the free memory of device {device} cannot be read\nhint: give a limit, memory=")
     return free.value
 
 

@@ -48,6 +48,7 @@ from .stores import (
 _log = logging.getLogger("lapwing")
 _FACTORED = ("cholesky", "solve", "inv", "slogdet", "det", "factor")
 _SUPPORTED = (*_FACTORED, "eigh", "eigvalsh", "svd", "svdvals", "qr")
+_SMALL = ("slogdet", "det", "factor", "eigvalsh", "svdvals")  # nothing of their results could go to out=
 _VECTORS = 64  # of an iteration for part of a spectrum: products with more are done in several passes
 
 
@@ -64,11 +65,12 @@ class HostedFront:
         call.check_device()
         if request.mixed:
             _log.info("%s: in full precision; there is no refinement for hosted matrices", request.name)
-        if request.operation in _FACTORED:
-            return _factored(call, b)
-        if request.operation in ("eigh", "eigvalsh"):
-            return _part_of_eigh(call)
-        return _part_of_svd(call, subset) if subset is not None else _tall(call)
+        with np.errstate(all="ignore"):  # NaN and Inf in the matrix are found in the result
+            if request.operation in _FACTORED:
+                return _factored(call, b)
+            if request.operation in ("eigh", "eigvalsh"):
+                return _part_of_eigh(call)
+            return _part_of_svd(call, subset) if subset is not None else _tall(call)
 
     def explain(
         self, function: Callable[..., Any], a: HostedMatrix, b: Any, ordinary: Callable[..., Any], /, **options: Any
@@ -81,7 +83,7 @@ class HostedFront:
         if b is not None:
             _check_right(request.name, a, tuple(b.shape))
         columns = 1 if b is None or len(b.shape) < 2 else b.shape[1]
-        return cost_of(request, a, call.device, call.memory(), columns, subset is not None)
+        return replace(cost_of(request, a, call.device, call.memory(), columns, subset is not None), missing=call.missing())
 
 
 FRONT = HostedFront()
@@ -105,7 +107,14 @@ def _checked(function: Callable[..., Any], a: Any, b: Any, options: dict[str, An
         raise type(error)(str(error).replace("sharded matrices", "hosted matrices")) from None
     if a.checkpoint is not None and (request.overwrite or request.operation not in _FACTORED):
         what = "overwrite=True" if request.overwrite else request.operation
-        raise ValueError(f"{name}: checkpoint does not go with {what}\nhint: leave one of them out")
+        raise ValueError(f"{name}: checkpoint cannot be combined with {what}\nhint: leave one of them out")
+    if request.overwrite and a.out is not None and request.operation in ("cholesky", "inv"):
+        raise ValueError(
+            f"{name}: overwrite=True replaces the matrix by the result, out= writes it elsewhere\nhint: leave one out"
+        )
+    if a.out is not None and (request.operation in _SMALL or mode == "r"):
+        what = "qr with mode='r'" if mode == "r" else request.operation
+        raise ValueError(f"{name}: out cannot be combined with {what}, which has no large result\nhint: leave out= out")
     if request.operation in ("eigh", "eigvalsh"):
         refused = {"b": b is not None, "window": request.window is not None, "certify": request.certify}
         for key in (key for key, used in refused.items() if used):
@@ -134,8 +143,12 @@ class _Call:
         self._begun = time.perf_counter()
 
     def check_device(self) -> None:
-        if self.on_gpu and (why := cuda.missing(self.name)):
+        if why := self.missing():
             raise RuntimeError(f"{self.name}: device {self.device!r} cannot be used: {why}\nhint: device='cpu'")
+
+    def missing(self) -> str:
+        """Why the device cannot be used; "" if it can."""
+        return cuda.missing(self.name, self._number) if self.on_gpu else ""
 
     def memory(self) -> int:
         if self.a.memory is not None:
@@ -203,7 +216,9 @@ class Factored:
             block = np.empty((rows.stop - rows.start, rows.stop), self.dtype)
             self._factor.read(rows, slice(0, rows.stop), block)
             if self.assume == "upper":
-                raise AttributeError("Factor.l: the matrix itself is the factor")
+                raise AttributeError(
+                    "Factor.l: with assume='upper' the matrix itself is the factor, and there is no l\nhint: use the matrix"
+                )
             block[np.triu_indices(len(block), rows.start + 1, rows.stop)] = 0
             store.write(rows, slice(0, rows.stop), block)
         return result.value
@@ -314,7 +329,10 @@ class Factored:
         return logabs if self.assume == "pos" or np.real(sign) > 0 else logabs * np.nan
 
     def rcond(self) -> Any:
-        raise TypeError("Factor.rcond: not supported for hosted matrices")
+        raise TypeError(
+            "Factor.rcond: not supported for hosted matrices"
+            "\nhint: if it is positive definite, eigvalsh(a, subset=slice(1)) shows how near to singular it is"
+        )
 
 
 def _identity(n: int, first: int, count: int, dtype: str, turned: bool) -> np.ndarray:
@@ -503,8 +521,8 @@ def _products(call: _Call, store: Store, triangle: bool) -> Iterator[Products]:
         need = 3 * m * n * ITEMSIZE[dtype]
         if need > memory and not call.on_gpu:
             raise ValueError(
-                f"{call.name}: {call.request.part[1]} of {n} values are too many for an iteration, and memory={memory} is too"
-                " small for the whole matrix\nhint: ask for at most an eighth"
+                f"{call.name}: {call.request.part[1]} of {n} values are too many for the iterative method, and memory={memory}"
+                " is too small for the whole matrix\nhint: ask for at most an eighth of the values, or give a larger memory="
             )
     sizes, vectors = row_sizes(call.name, max(m, n), _VECTORS, ITEMSIZE[dtype], memory, call.on_gpu)
     resident = max(0, int(0.9 * memory) - sizes.bytes) // ITEMSIZE[dtype]

@@ -270,11 +270,34 @@ def _file_of(array: np.ndarray, mode: int) -> FileStore | None:
     lead = max(columns if turned else rows, 1)
     if lead < array.shape[0 if turned else 1] and array.shape[1 if turned else 0] > 1:
         return None
+    if _is_another_file(array.ctypes.data, name):
+        return None
     try:
         descriptor = os.open(name, mode | os.O_CLOEXEC)
-    except FileNotFoundError:  # deleted since; the map still has its pages
+    except (FileNotFoundError, PermissionError):  # deleted or protected since; the map still has its pages
         return None
     return FileStore(descriptor, _place_in_file(array, array.ctypes.data), array.shape, array.dtype, lead, turned)
+
+
+def _mapped_file(address: int) -> str | None:
+    """The file that is mapped at an address, by its present name; None where /proc does not say."""
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                start, end = (int(x, 16) for x in line.partition(" ")[0].split("-"))
+                if start <= address < end:
+                    return line.rstrip("\n").split(maxsplit=5)[5]
+    except (OSError, IndexError):
+        pass
+    return None
+
+
+def _is_another_file(address: int, name: str | os.PathLike[str]) -> bool:
+    """Whether the file of this name has replaced the one that is mapped at an address; False where /proc does not say."""
+    mapped = _mapped_file(address)
+    if mapped is None:
+        return False
+    return mapped.endswith(" (deleted)") or not os.path.exists(name) or not os.path.samefile(mapped, name)
 
 
 def _place_in_file(array: Any, address: int) -> int:
@@ -329,10 +352,22 @@ def check_out(name: str, a: HostedMatrix, shape: tuple[int, ...], dtype: str, ou
     if tuple(getattr(out, "shape", ())) != tuple(shape) or str(getattr(out, "dtype", "")) != dtype:
         has = f"{tuple(getattr(out, 'shape', ()))} {getattr(out, 'dtype', type(out).__name__)}"
         raise ShapeError(f"{name}: out must have shape {tuple(shape)} and dtype {dtype}, got {has}")
+    if isinstance(out, np.ndarray) and _overlaps_itself(out):
+        raise ValueError(f"{name}: entries of out share memory (strides {out.strides})\nhint: out=numpy.empty({tuple(shape)})")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError(f"{name}: out cannot be written\nhint: open the file with mode='r+'")
     if not hasattr(out, "__setitem__"):
         raise TypeError(f"{name}: out must be an array, a data set or a file name, got {type(out).__name__}")
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Whether entries may share memory, as after ``broadcast_to`` or in a sliding window."""
+    reach = array.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True) if size > 1):
+        if step < reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def same_place(out: Any, source: Any) -> bool:
@@ -340,7 +375,7 @@ def same_place(out: Any, source: Any) -> bool:
     if out is None or source is None:
         return False
     if isinstance(out, (str, os.PathLike)):
-        file = file_name(source)
+        file = _present_name(source)
         return file is not None and os.path.exists(out) and os.path.exists(file) and os.path.samefile(out, file)
     if not isinstance(out, np.ndarray) or not isinstance(source, np.ndarray):
         # data sets of these libraries are equal if they are the same; others may compare their elements
@@ -348,10 +383,16 @@ def same_place(out: Any, source: Any) -> bool:
         return out is source or (known and bool(out == source))
     if np.may_share_memory(out, source):
         return True
-    if in_memory(out) or in_memory(source) or not same_place(file_name(out), source):
+    if in_memory(out) or in_memory(source) or not same_place(_present_name(out), source):
         return False
     (first, last), (low, high) = _range_in_file(out), _range_in_file(source)  # two maps of one file
     return first < high and low < last
+
+
+def _present_name(source: Any) -> Any:
+    """The file of a matrix; of a memory map whose file was renamed the new name."""
+    mapped = _mapped_file(source.ctypes.data) if isinstance(source, np.memmap) and source.size else None
+    return mapped or file_name(source)
 
 
 def overwritten(name: str, a: HostedMatrix) -> Target:
@@ -360,6 +401,8 @@ def overwritten(name: str, a: HostedMatrix) -> Target:
     if isinstance(source, np.ndarray):
         if not source.flags.writeable:
             raise ValueError(f"{name}: overwrite=True, but the matrix cannot be written\nhint: open the file with mode='r+'")
+        if _overlaps_itself(source):
+            raise ValueError(f"{name}: overwrite=True, but entries of the matrix share memory\nhint: overwrite=False")
         return Target(_file_of(source, os.O_RDWR) or Store(source), source, False)
     if callable(source) or not hasattr(source, "__setitem__"):
         raise ValueError(f"{name}: overwrite=True needs an array or a data set, got a function")
@@ -409,8 +452,8 @@ def _no_space(need: int = 0, folder: str = "") -> Any:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        what = f"{bytes_in_words(need)} do not fit in {folder}" if need else "the disk is full"
-        hint = "out= and checkpoint= name another disk; TMPDIR is the folder of temporary files"
+        what = f"{folder} does not have {bytes_in_words(need)} free" if need else "the disk is full"
+        hint = "put the files on another disk with out= or checkpoint=, or set TMPDIR for temporary files"
         raise OSError(error.errno, f"hosted: {what}\nhint: {hint}") from None
 
 

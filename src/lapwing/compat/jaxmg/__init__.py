@@ -8,12 +8,12 @@ All three generations of its interface are accepted: columns split (``P(None, "x
 ``potrs_no_shardmap``), rows split (``P("x", None)``, ``pad``, ``*_shardmap_ctx`` on blocks), and 1.x (``matrix_specs``,
 ``return_logdet``, ``lu_solve``, ``qr``, ...). The algorithms inside XLA do the work, on CPU or GPU devices, in one process
 or many; the ordinary engines where the mesh is one device. Nothing is set at import, any number of right-hand sides is
-accepted, no input is deleted without ``donate=True``, and both triangles of a Hermitian matrix may be present: the one above
-the diagonal is read where rows are split, the one below where columns are, as JAXMg does. Outside of jit the engine is chosen
-as for lapwing's own functions.
+accepted, and no input is deleted without ``donate=True``. Both triangles of a Hermitian matrix may be present; as in JAXMg, the
+upper one is read if rows are split, and the lower one if columns are. Outside of jit the engine is chosen as for lapwing's own
+functions.
 
 A failure gives NaN and a status that is not zero (7); 0 is success. It is one int32 for all devices; inside shard_map it has
-shape (1,). (1.x has a vector, whose words are private to it.)
+shape (1,). (In JAXMg 1.x it is a vector with private contents.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from ... import __version__, eigh, eigvalsh, factor, inv, solve
 from ...distributed import shard
@@ -127,11 +127,11 @@ def potrs(
     """Solve A x = b for a positive definite A: x, (x, status), (x, logdet) or (x, logdet, status).
 
     ``in_specs`` (or the fifth argument) is the spec of A, or a pair with that of b. ``T_A`` is the width of a panel.
-    ``cyclic_1d=True``: A already is in the order of ``cyclic_1d_layout``. ``donate=True``: a and b are deleted afterwards, as
+    ``cyclic_1d=True``: A is already in the order of ``cyclic_1d_layout``. ``donate=True``: a and b are deleted afterwards, as
     in 1.x, where that is the default.
     """
-    place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d, sides=True)
     (check_columns if cyclic_1d else check_rows)("potrs", a, b)
+    place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d, sides=True)
     x, logdet, info = _solved(place, a, b, "pos", return_logdet, cyclic_1d, donate)
     return asked_for((x, True), (logdet, return_logdet), (info, return_status))
 
@@ -141,8 +141,8 @@ def lu_solve(
     return_status: bool = False, pad: bool = True, donate: bool = False,
 ) -> Any:  # fmt: skip
     """Solve A x = b for any square A: x, or (x, status)."""
-    place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad, sides=True)
     check_rows("lu_solve", a, b)
+    place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad, sides=True)
     x, _, info = _solved(place, a, b, "general", False, False, donate)
     return asked_for((x, True), (info, return_status))
 
@@ -186,9 +186,9 @@ def syevd(
         w, v = compiled(function, place.mesh, (place.spec,), (specs[0], specs[1] if return_eigenvectors else None), **options)(
             matrix
         )
-    if return_eigenvectors and place.rows:
+    if return_eigenvectors and place.rows and (*place.spec, None)[1] is None:  # blocks of both axes stay as they are
         turned = PartitionSpec(None, place.spec[0])
-        v = compiled(_columns_of, place.mesh, (place.spec,), turned, names=place.names)(v)
+        v = compiled(_columns_of, place.mesh, (place.spec,), turned, names=place.names)(place.put(v, place.spec))
     discard(donate, a)
     return asked_for((w, True), (v, return_eigenvectors), (finite_status(w), return_status))
 
@@ -205,11 +205,11 @@ def _columns_of(v: Any, names: Any) -> Any:
 
 def _check_syevd(tile: int) -> None:
     if tile > 1024:
-        raise ValueError(f"syevd: T_A has a maximum value of 1024, received T_A={tile}")
+        raise ValueError(f"syevd: T_A has a maximum value of 1024, received T_A={tile}\nhint: T_A=1024 or less")
 
 
 def potri_symmetrize(a: Any) -> Any:
-    """The whole Hermitian matrix from its upper triangle, the other being zero."""
+    """The whole Hermitian matrix from its upper triangle; the other triangle must be zero."""
     return symmetrized(a)
 
 
@@ -217,7 +217,7 @@ def potri_symmetrize(a: Any) -> Any:
 
 
 def potrs_no_shardmap(a: Any, b: Any, T_A: int) -> tuple[Any, Any]:
-    """In a shard_map: (x, status of shape (1,)) from my columns (or rows) of A and the whole b."""
+    """In a shard_map: (x, status of shape (1,)) from this device's columns (or rows) of A and the whole b."""
     x, info = shard.solve_ex(a, b, b_split="none", width=_width(a, T_A), **_read(a))
     return x, status(info)[None]
 
@@ -228,8 +228,8 @@ def potrs_shardmap_ctx(
 ) -> Any:  # fmt: skip
     """In a shard_map: (x, status of shape (1,)) for a b that every device has.
 
-    With my rows of b, or ``return_logdet=True``, as in 1.5: (A's work space, x[, logdet], status). Outside of a shard_map, as
-    in 1.4, it is :func:`potrs_jit_ctx`.
+    With this device's rows of b, or ``return_logdet=True``, as in 1.5: (A's work space, x[, logdet], status). Outside of a
+    shard_map, as in 1.4, it is :func:`potrs_jit_ctx`.
     """
     if not inside(a):
         return potrs_jit_ctx(a, b, T_A, mesh, matrix_specs, pad=pad, in_specs=in_specs, return_logdet=return_logdet, **more)
@@ -240,7 +240,7 @@ def potrs_shardmap_ctx(
 
 
 def potrs_jit_ctx(a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, **more: Any) -> Any:
-    """On whole arrays, inside a jit of the caller: (A's work space, x[, logdet], status)."""
+    """On whole arrays, inside your jit: (A's work space, x[, logdet], status)."""
     return (a, *potrs(a, b, T_A, mesh, matrix_specs, return_status=True, **more))
 
 
@@ -253,13 +253,13 @@ def lu_solve_shardmap_ctx(a: Any, b: Any, T_A: int, mesh: Any = None, matrix_spe
 
 
 def potri_no_shardmap(a: Any, T_A: int) -> tuple[Any, Any]:
-    """In a shard_map: (my block of the inverse, status of shape (1,))."""
+    """In a shard_map: (this device's block of the inverse, status of shape (1,))."""
     x, info = shard.inv_ex(a, **_read(a))
     return x, status(info)[None]
 
 
 def potri_shardmap_ctx(a: Any, T_A: int, pad: bool = True) -> tuple[Any, Any]:
-    """In a shard_map: (the upper triangle of the inverse, in my block, status of shape (1,)); see potri_symmetrize."""
+    """In a shard_map: (this device's block of the inverse's upper triangle, status of shape (1,)); see potri_symmetrize."""
     names = manual_axes(a)
     x, info = shard.inv_ex(a, **_read(a))
     start = jax.lax.axis_index(names)
@@ -269,7 +269,7 @@ def potri_shardmap_ctx(a: Any, T_A: int, pad: bool = True) -> tuple[Any, Any]:
 
 
 def syevd_no_shardmap(a: Any, T_A: int, return_eigenvectors: bool = True) -> tuple[Any, ...]:
-    """In a shard_map: (w, my block of V, status of shape (1,)), or (w, status). The block is split as that of A."""
+    """In a shard_map: (w, this device's block of V, status of shape (1,)), or (w, status). V is split as A is."""
     if return_eigenvectors:
         w, v = shard.eigh(a, **_read(a))
         return w, v, finite_status(w)[None]
@@ -278,24 +278,24 @@ def syevd_no_shardmap(a: Any, T_A: int, return_eigenvectors: bool = True) -> tup
 
 
 def syevd_shardmap_ctx(
-    a: Any,
-    T_A: int,
-    return_eigenvectors: Any = True,
-    pad: Any = True,
-    *,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    **more: Any,
-) -> tuple[Any, ...]:
-    """In a shard_map: (w, my columns of V, status of shape (1,)), or (w, status), also where my block of A is rows.
+    a: Any, T_A: int, *more: Any, mesh: Any = None, matrix_specs: Any = None, return_eigenvectors: bool | None = None,
+    pad: bool = True, **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """In a shard_map: (w, this device's columns of V, status of shape (1,)), or (w, status), also if A is split by rows.
 
-    Outside of one, as in 1.x: (A's work space, w, V, status).
+    Outside of one, as in 1.x: (A's work space, w, V, status). ``more``: mesh and specs as in 1.x, else return_eigenvectors and
+    pad.
     """
     _check_syevd(T_A)
+    if more and isinstance(more[0], (Mesh, AbstractMesh)):
+        mesh, matrix_specs = (*more, matrix_specs)[:2]
+    elif more:
+        return_eigenvectors = bool(more[0])
+    return_eigenvectors = return_eigenvectors is not False
     if not inside(a):
         return (
             a,
-            *syevd(a, T_A, mesh, matrix_specs, return_eigenvectors=bool(return_eigenvectors), return_status=True, **more),
+            *syevd(a, T_A, mesh, matrix_specs, return_eigenvectors=return_eigenvectors, return_status=True, **options),
         )
     w, *v, info = syevd_no_shardmap(a, T_A, return_eigenvectors)
     if v and a.shape[0] < a.shape[1]:

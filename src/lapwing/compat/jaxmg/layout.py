@@ -28,7 +28,7 @@ _FAILED = 7  # cuSOLVER's "internal error", which JAXMg gives for a matrix that 
 
 
 class JaxMgWarning(UserWarning):
-    """What a program written for JAXMg should know."""
+    """A difference from JAXMg that a program written for it should know."""
 
 
 class LayoutError(ValueError, AssertionError):
@@ -49,8 +49,7 @@ class Place:
                 f"{name}: expected two `in_specs`, received {len(in_specs)}\nhint: in_specs=(spec of A, spec of b)"
             )
         specs = in_specs if specs is None else specs
-        if a.ndim != 2:
-            raise LayoutError(f"{name}: a must be a 2D array, got shape {tuple(a.shape)}")
+        check_matrix(name, "a", a)
         if specs is None or mesh is None:
             own_mesh, own_spec = get_mesh_and_spec_from_array(a)
             mesh, specs = own_mesh if mesh is None else mesh, own_spec if specs is None else specs
@@ -68,17 +67,21 @@ class Place:
                 )
         self.mesh, self.spec = mesh, specs[0] if pair else specs
         self.b_spec = specs[1] if pair and len(specs) == 2 else PartitionSpec()
-        if str(a.dtype) not in DTYPES:
-            raise TypeError(f"{name}: dtype {a.dtype} is not one of {', '.join(DTYPES)}")
         check_tile(name, tile)
         _say_if_single(a)
+        if len(self.spec) > 2:
+            raise LayoutError(
+                f"{name}: {self.spec} has {len(self.spec)} entries, but A has 2 axes\nhint: P('x', None) or P(None, 'x')"
+            )
         entries = [entry for entry in self.spec if entry is not None]
         self.names: tuple[str, ...] = sum((entry if isinstance(entry, tuple) else (entry,) for entry in entries), ())
         if not self.names:
             raise ValueError(f"{name}: {self.spec} splits no axis of A\nhint: P('x', None) or P(None, 'x')")
         unknown = [axis for axis in self.names if axis not in mesh.shape]
         if unknown:
-            raise ValueError(f"{name}: {self.spec} names the axis {unknown[0]!r}, the mesh has {tuple(mesh.shape)}")
+            raise ValueError(
+                f"{name}: {self.spec} names the axis {unknown[0]!r}, but the axes of the mesh are {tuple(mesh.shape)}"
+            )
         devices = prod(mesh.shape[axis] for axis in self.names)
         for i, entry in enumerate(self.spec):
             parts = prod(mesh.shape[each] for each in (entry if isinstance(entry, tuple) else (entry,)) if each is not None)
@@ -111,12 +114,13 @@ class Place:
     def put(self, x: Any, spec: Any) -> Any:
         """The array where mesh and spec say; it may lie elsewhere."""
         if isinstance(x, jax.core.Tracer) or not isinstance(self.mesh, Mesh):
-            return x
+            return sharding.resharded(x, self.mesh, spec)
         where: Any = getattr(x, "sharding", None)
-        same = isinstance(where, NamedSharding) and where.mesh == self.mesh
-        return (
-            x if same and where.is_equivalent_to(NamedSharding(self.mesh, spec), x.ndim) else sharding.put(x, self.mesh, spec)
-        )
+        if isinstance(where, NamedSharding) and where.mesh == self.mesh:
+            own, wanted = ((*each, *(None,) * x.ndim)[: x.ndim] for each in (where.spec, spec))
+            if own == wanted:  # axes of one device count too: with Explicit axes they are part of the type
+                return x
+        return sharding.put(x, self.mesh, spec)
 
     def matrix(self, a: Any) -> Any:
         """The matrix where mesh and spec say, without the rows that the caller put under those of each device."""
@@ -152,11 +156,20 @@ def placed(place: Place, function: Any, specs: Any, *arrays: Any) -> Any:
 
 def check_rows(name: str, a: Any, b: Any) -> None:
     """Check a right-hand side; under the rows of A the caller may have put others."""
-    if b.ndim != 2:
-        raise LayoutError(f"{name}: b must be a 2D array, got shape {tuple(b.shape)}")
+    check_matrix(name, "a", a)
+    check_matrix(name, "b", b)
     check_columns(name, a, b)
     if b.shape[0] != min(a.shape):
         raise LayoutError(f"{name}: A and b must have the same number of columns and rows, got {a.shape} and {b.shape}")
+
+
+def check_matrix(name: str, argument: str, x: Any) -> None:
+    if not all(hasattr(x, known) for known in ("ndim", "shape", "dtype")):
+        raise TypeError(f"{name}: {argument} must be an array, got {type(x).__name__}\nhint: jax.numpy.asarray({argument})")
+    if x.ndim != 2:
+        raise LayoutError(f"{name}: {argument} must be a 2D array, got shape {tuple(x.shape)}")
+    if str(x.dtype) not in DTYPES:
+        raise TypeError(f"{name}: dtype {x.dtype} of {argument} is not one of {', '.join(DTYPES)}")
 
 
 def symmetrized(a: Any) -> Any:
@@ -201,7 +214,10 @@ def manual_axes(a: Any) -> tuple[str, ...]:
     """The axes of the shard_map around us that split the matrix whose block this is."""
     mesh = mesh_around(a)
     if mesh is None:
-        raise ValueError("this function belongs inside jax.shard_map\nhint: potrs, potri and syevd take whole sharded arrays")
+        raise ValueError(
+            "call this function inside jax.shard_map"
+            "\nhint: outside of it use potrs, potri or syevd, which take whole sharded arrays"
+        )
     wanted = max(a.shape) // max(1, min(a.shape))
     names: tuple[str, ...] = tuple(mesh.axis_names)
     for kept in (names, *((name,) for name in names)):
@@ -249,7 +265,7 @@ def cyclic_1d_layout(A: Any, T_A: int) -> Any:
 
 
 def undo_cyclic_1d_layout(a: Any, T_A: int) -> Any:
-    """The array in contiguous blocks again, from :func:`cyclic_1d_layout`; the axis that is not split tells its size."""
+    """Undo :func:`cyclic_1d_layout`: the array in contiguous blocks. Its size is taken from the axis that is not split."""
     mesh, spec = get_mesh_and_spec_from_array(a)
     axis, names, devices = _split("undo_cyclic_1d_layout", spec, mesh)
     n = a.shape[1 - axis]
@@ -260,14 +276,14 @@ def undo_cyclic_1d_layout(a: Any, T_A: int) -> Any:
 
 
 def cyclic_1d_no_shardmap(x_block: Any, T_A: int, ndev: int, axis_name: Any) -> Any:
-    """In a shard_map: my tiles, from my columns of a matrix."""
+    """In a shard_map: this device's tiles, from its columns of a matrix."""
     if x_block.shape[1] <= T_A:
         return x_block
     return shard.to_cyclic(x_block, axis_name=axis_name, width=int(T_A))
 
 
 def undo_cyclic_1d_no_shardmap(x_block_bc: Any, T_A: int, ndev: int, axis_name: Any) -> Any:
-    """In a shard_map: my columns of a square matrix, from my tiles."""
+    """In a shard_map: this device's columns of a square matrix, from its tiles."""
     n = x_block_bc.shape[0]
     if n // ndev <= T_A:
         return x_block_bc
@@ -275,11 +291,13 @@ def undo_cyclic_1d_no_shardmap(x_block_bc: Any, T_A: int, ndev: int, axis_name: 
 
 
 def manual_cyclic_1d_layout(a: Any, T_A: int, ndev: int) -> Any:
-    """As :func:`cyclic_1d_layout`, of the columns of a whole array, for comparisons."""
+    """As :func:`cyclic_1d_layout`, for the columns of an array on one device; for comparisons."""
     columns = a.shape[1]
     size = columns // ndev
     if size < ndev:
-        raise ValueError(f"manual_cyclic_1d_layout: {ndev} devices need as many columns each, and {columns} give {size}")
+        raise ValueError(
+            f"manual_cyclic_1d_layout: {ndev} devices need at least {ndev} columns each, but {columns} columns give {size}"
+        )
     if size <= T_A:
         return a
     each = -(-size // T_A)
@@ -288,7 +306,7 @@ def manual_cyclic_1d_layout(a: Any, T_A: int, ndev: int) -> Any:
 
 
 def cyclic_1d(a: Any, T_A: int, mesh: Any, in_specs: Any, pad: bool = True) -> Any:
-    """With the mesh and the specs as arguments."""
+    """As :func:`cyclic_1d_layout`, with the mesh and the specs as arguments."""
     if _sequence(in_specs) and len(in_specs) != 1:
         raise LayoutError(f"cyclic_1d: in_specs must be a single PartitionSpec or a 1-element list/tuple, got {len(in_specs)}")
     spec = in_specs[0] if _sequence(in_specs) else in_specs
@@ -313,6 +331,8 @@ def _relaid(a: Any, tile: int, mesh: Any, spec: Any) -> Any:
     if tile >= a.shape[axis] // devices:  # each device has one tile, and it is where it belongs
         return a
     options: dict[str, Any] = {"axis_name": names, "width": int(tile), "split": "columns" if axis else "rows"}
+    traced = isinstance(a, jax.core.Tracer) or not isinstance(mesh, Mesh)
+    a = sharding.resharded(a, mesh, spec) if traced else sharding.put(a, mesh, spec)
     return compiled(shard.to_cyclic, mesh, (spec,), spec, **options)(a)
 
 
@@ -328,29 +348,29 @@ def _split(name: str, spec: Any, mesh: Any) -> tuple[int, tuple[str, ...], int]:
     names = entry if isinstance(entry, tuple) else (entry,)
     unknown = [each for each in names if each not in mesh.shape]
     if unknown:
-        raise ValueError(f"{name}: {spec} names the axis {unknown[0]!r}, the mesh has {tuple(mesh.shape)}")
+        raise ValueError(f"{name}: {spec} names the axis {unknown[0]!r}, but the axes of the mesh are {tuple(mesh.shape)}")
     return split[0], tuple(names), prod(mesh.shape[each] for each in names)
 
 
 def calculate_padding(shard_size: int, T_A: int, ndev: int = 1) -> int:
-    """How many rows make a shard divisible by T_A; with ``ndev``, as the first generation has it, by T_A times ndev."""
+    """How many rows to add to make a shard divisible by T_A; with ``ndev`` (first generation), by T_A times ndev."""
     return (-shard_size) % (T_A * ndev)
 
 
 def pad_rows(a: Any, padding: int) -> Any:
-    """``padding`` rows of zeros more."""
+    """Add ``padding`` rows of zeros."""
     return jnp.pad(a, ((0, padding), (0, 0)))
 
 
 def unpad_rows(a: Any, padding: int) -> Any:
-    """The last ``padding`` rows less."""
+    """Remove the last ``padding`` rows."""
     return a[: a.shape[0] - padding]
 
 
 def get_cols_cyclic(N: int, N_batch: int, T_A: int, num_devices: int) -> list[tuple[int, int, int]]:
     """(column, where it is in contiguous blocks, where it is in block-cyclic order) for each column.
 
-    Both places count columns over all devices, each of which has room for ``N_batch``: what is behind its own is padding.
+    Both positions count columns over all devices. Each device has room for ``N_batch`` columns; unused ones are padding.
     """
     size, filled, places = N // num_devices, [0] * num_devices, []
     for column in range(N):
@@ -366,7 +386,7 @@ def _can_shift(shard_size: int, tile: int, ndev: int) -> bool:
 
 
 def calculate_valid_T_A(shard_size: int, T_A: int, ndev: int, T_A_max: int) -> tuple[int, int]:
-    """The nearest tiles at most and at least T_A that the first generation accepts: 0, or T_A_max, where there is none.
+    """The nearest tiles below and above T_A (or T_A itself) that the first generation accepts; 0, or T_A_max, if there is none.
 
     Every tile is accepted here.
     """
@@ -395,9 +415,13 @@ def verify_cyclic(A: Any, A_cyclic: Any, T_A: int) -> None:
 
 def get_mesh_and_spec_from_array(a: Any) -> tuple[Any, Any]:
     """The mesh and the PartitionSpec of an array with a NamedSharding."""
-    sharding = getattr(a, "sharding", None)
-    if not isinstance(sharding, NamedSharding):
-        raise ValueError(f"the array has no NamedSharding but {sharding}\nhint: jax.device_put(a, NamedSharding(mesh, spec))")
+    # in traced code the type says it, where the axes are Explicit
+    sharding = getattr(jax.typeof(a) if isinstance(a, jax.core.Tracer) and hasattr(jax, "typeof") else a, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+        raise ValueError(
+            f"the array has the sharding {sharding}, but a NamedSharding is needed"
+            "\nhint: jax.device_put(a, NamedSharding(mesh, spec))"
+        )
     return sharding.mesh, sharding.spec
 
 
@@ -466,17 +490,23 @@ _VIRTUAL_MEMORY_MANAGEMENT = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMEN
 
 
 def device_supports_vmm(device: int = 0) -> bool:
-    """Whether a GPU can map memory by itself, as the driver tells it. RuntimeError where there is no driver or no such GPU."""
+    """Whether a GPU supports virtual memory management. RuntimeError if there is no driver or no such GPU."""
     name = "device_supports_vmm"
     try:
         driver = libraries.load("cuda", operation=name)
     except OSError as error:
         raise RuntimeError(str(error)) from None
     if code := driver.cuInit(0):
-        raise RuntimeError(f"{name}: the NVIDIA driver does not start (CUresult {code})")
+        raise RuntimeError(
+            f"{name}: the NVIDIA driver does not start (CUresult {code})\nhint: check the driver with nvidia-smi"
+        )
     handle, value = ctypes.c_int(), ctypes.c_int()
     if code := driver.cuDeviceGet(ctypes.byref(handle), int(device)):
-        raise RuntimeError(f"{name}: there is no GPU {device} (CUresult {code})")
+        raise RuntimeError(
+            f"{name}: there is no GPU {device} (CUresult {code})\nhint: GPUs are counted from 0; nvidia-smi lists them"
+        )
     if code := driver.cuDeviceGetAttribute(ctypes.byref(value), _VIRTUAL_MEMORY_MANAGEMENT, handle):
-        raise RuntimeError(f"{name}: the driver does not know of it (CUresult {code})")
+        raise RuntimeError(
+            f"{name}: the driver does not know this property of a GPU (CUresult {code})\nhint: install a newer NVIDIA driver"
+        )
     return value.value != 0

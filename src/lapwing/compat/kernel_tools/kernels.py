@@ -1,7 +1,7 @@
 """``kernel_tools.kernels``: kernel matrices, with the arguments in the original's order.
 
-``lapwing.gram`` does the work, so that each takes arrays of any library, not torch tensors alone. As in the original, a
-``bandwidth`` that is not positive is an AssertionError.
+``lapwing.gram`` does the work, so arrays of any library are accepted, not only torch tensors. As in the original, a
+``bandwidth`` that is not positive raises AssertionError.
 """
 
 from __future__ import annotations

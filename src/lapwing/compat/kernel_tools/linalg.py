@@ -117,8 +117,8 @@ def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype:
 def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 16, verbose: bool = False) -> Any:
     """All eigenvalues and eigenvectors of a symmetric matrix in host memory.
 
-    The first ``max_num_devices`` GPUs do the work together, by cuSOLVERMg: each has a part of the matrix. One GPU works with
-    lapwing's own choice of engine; without a GPU the CPU does. The log says which.
+    The first ``max_num_devices`` GPUs do the work together, with cuSOLVERMg: each holds a part of the matrix. For one GPU
+    lapwing chooses the engine; without a GPU the CPU does the work. The log says which.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
         w, v = (x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for x in _on_all(a.detach(), devices, verbose))
     elif devices:
         if reason:
-            text = f"cusolver_mg_eigh: {len(devices)} GPUs were asked for and one does the work: {reason.splitlines()[0]}"
+            text = f"cusolver_mg_eigh: {len(devices)} GPUs were asked for, but only one is used: {reason.splitlines()[0]}"
             warnings.warn(f"{text}\nhint: pip install nvidia-cusolver", UserWarning, stacklevel=2)
         device = _roomiest(torch, devices)
         _log.info("cusolver_mg_eigh: on one GPU (%s), whose memory must hold the matrix", device)
@@ -172,7 +172,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
 def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int | None = None, verbose: bool = False) -> int:
     """Bytes of workspace on each device, not counting the matrix. Without a GPU, bytes on the host.
 
-    With ``num_devices`` > 1 the answer is modelled, by what cuSOLVERMg needed on one H200 as several devices.
+    With ``num_devices`` > 1 the answer comes from a model of what cuSOLVERMg needed on one H200 as several devices.
     """
     import torch
 
@@ -379,7 +379,8 @@ def _check_dtype(name: str, dtype: Any) -> None:
 
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"{name}: dtype {dtype} is not float32 or float64\nhint: for complex matrices use lapwing.eigh and lapwing.solve"
+            f"{name}: dtype {dtype!r} is not torch.float32 or torch.float64"
+            "\nhint: for complex matrices use lapwing.eigh and lapwing.solve"
         )
 
 

@@ -131,7 +131,9 @@ class Elpa(Backend):
         if request.operation not in self.operations:
             return Support(False, "elpa has eigh and eigvalsh only\nhint: engine='scalapack'")
         if request.engine == "auto" and not self._pays(request, array):
-            return Support(False, "elpa pays for a part of a spectrum from the low end, on many ranks")
+            return Support(
+                False, "elpa is chosen only on many ranks, for eigenvectors of the smallest values in double precision"
+            )
         return supported(request)
 
     def _pays(self, request: Request, array: Array) -> bool:

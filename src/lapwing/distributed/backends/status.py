@@ -17,6 +17,6 @@ _WORDS = {
 def check(library: str, status: int, what: str) -> None:
     """MemoryError where a device has no room, RuntimeError for every other status but success."""
     if status == _NO_MEMORY:
-        raise MemoryError(f"distributed: {library} ({what}): the device has no room for it")
+        raise MemoryError(f"distributed: {library} ({what}): out of GPU memory\nhint: use more GPUs, or free some memory")
     if status:
         raise RuntimeError(f"distributed: {library} ({what}): {_WORDS.get(status, f'status {status}')}")

@@ -19,7 +19,9 @@ class DescribedFront:
         return a
 
     def call(self, function: Callable[..., Any], a: Spec, b: Any = None, /, **options: Any) -> Any:
-        raise TypeError(f"{function.__name__}: a spec has a shape, but no numbers\nhint: pass it to lapwing.explain")
+        raise TypeError(
+            f"{function.__name__}: a spec only describes an array, it holds no numbers\nhint: pass it to lapwing.explain"
+        )
 
     def explain(self, function: Callable[..., Any], a: Spec, b: Any, ordinary: Any, /, **options: Any) -> Any:
         """Planned for a cluster of the device that is named."""

@@ -84,7 +84,7 @@ class DTensorFront:
             hint = "a.detach(), or torch.no_grad()"
             if request.operation == "factor":
                 what = "a factored DTensor has no derivatives"
-                hint = "lapwing.solve, lapwing.det and lapwing.slogdet have; or a.detach()"
+                hint = "use lapwing.solve, lapwing.det or lapwing.slogdet, which have derivatives; or pass a.detach()"
             raise NotImplementedError(f"{request.name}: {what}\nhint: {hint}")
         if request.operation == "solve":
             options = options | {"overwrite": False}  # the matrix is needed again

@@ -44,7 +44,7 @@ def front_of(a: Any, operation: str) -> JaxFront | None:
     A matrix inside jit with Auto axes may be split or whole: there only what XLA has in blocks takes this way.
     """
     where = sharding.route(a)
-    if where is None or 0 in a.shape:
+    if where is None or (0 in a.shape and framework.traced(a)):
         return None
     return JaxFront(where) if where.certain or operation.removesuffix("_ex") in (*BLOCKED, *DENSE) else None
 
@@ -59,8 +59,16 @@ class JaxFront:
         return replace(framework.describe(a), sharding=self._where)
 
     def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
+        if b is not None and not isinstance(b, (jax.Array, np.ndarray)):
+            raise TypeError(
+                f"{function.__name__}: b must be an array of JAX or NumPy, got {type(b).__name__}\nhint: jax.numpy.asarray(b)"
+            )
         if b is not None:
             a, b = promote(a, b, _cast)
+        if 0 in a.shape:  # there is nothing to split
+            whole = on_one_device(a)
+            sides = () if b is None else (sharding.on_the_device(b, whole),)
+            return front.requested(function, self.describe(a), b, options).ordinary(whole, *sides)
         request, array, block, mpi = self._asked(function, a, b, options, launched.communicator)
         backend = choose(request, array)
         if backend.sees == "devices":
@@ -77,6 +85,8 @@ class JaxFront:
         return request.returned(results)
 
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
+        if 0 in a.shape:  # as in call
+            return ordinary(on_one_device(a), *(() if b is None else (b,)))
         # of b its shape alone matters
         sides = b if b is None else Spec(tuple(b.shape), str(a.dtype))
         request, array, _, _ = self._asked(function, a, sides, options, mpi_seen)

@@ -93,12 +93,12 @@ class _Placing:
             )
         if sharded and there == self._host:
             sides = ("the host", "a GPU") if self._host else ("a GPU", "the host")
-            raise TypeError(f"{name}: a is on {sides[0]} and b on {sides[1]}\nhint: bring both to one side")
+            raise TypeError(f"{name}: a is on {sides[0]} and b on {sides[1]}\nhint: move one of them to the other")
         dtype = _memory(b).dtype if there and not sharded else b.dtype.name
         shape = tuple(b.shape)
         check_right(name, self._like, Spec(shape, dtype), "" if sharded else _PART_OF_B)
         if sharded and b.ranks is not self.ranks and (b.ranks.size, b.ranks.rank) != (self.ranks.size, self.ranks.rank):
-            raise ValueError(f"{name}: a and b are on different communicators")
+            raise ValueError(f"{name}: a and b are on different communicators\nhint: make both with the same comm")
         return {"shape of b": shape, "dtype of b": dtype, "layout of b": b.layout if sharded else "replicated"}
 
 

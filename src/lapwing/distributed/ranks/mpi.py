@@ -35,7 +35,9 @@ def of_mpi(comm: Any) -> MpiRanks:
     if not MPI.Is_initialized() or MPI.Is_finalized():
         raise RuntimeError("distributed: MPI is not running\nhint: MPI.Init() first, and no call after MPI.Finalize()")
     if comm == MPI.COMM_NULL:
-        raise ValueError("distributed: comm is MPI.COMM_NULL: this rank is not one of its ranks")
+        raise ValueError(
+            "distributed: comm is MPI.COMM_NULL: this rank is not part of the communicator\nhint: call only on its ranks"
+        )
     if comm.Is_inter():
         raise ValueError("distributed: comm is an intercommunicator\nhint: comm.Merge() makes one group of both")
     if _keyval is None:

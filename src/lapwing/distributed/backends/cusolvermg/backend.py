@@ -53,12 +53,12 @@ class CusolverMg(Backend):
 
     def support(self, request: Request, array: Array) -> Support:
         if request.engine == "auto" and array.kind == "spec":
-            return Support(False, "a description does not say that the GPUs belong to one process")
+            return Support(False, "a spec does not say that the GPUs belong to one process")
         if request.engine == "auto" and array.kind == "jax" and (request.b or inside_xla(request, array) or missing()):
             return Support(False, "the call stays inside XLA, which has derivatives")
         if request.operation not in self.operations:
-            hint = "JAX arrays over these GPUs have it, by engine='xla'"
-            return Support(False, f"cuSOLVERMg has no routine for it\nhint: {hint}")
+            hint = "use a JAX array that is sharded over these GPUs, with engine='xla'"
+            return Support(False, f"cuSOLVERMg does not have this operation\nhint: {hint}")
         options = {"b": request.b, "window": request.window is not None, "certify": request.certify}
         if unsupported := [name for name, wanted in options.items() if wanted]:
             return Support(False, f"{', '.join(unsupported)} is not supported by cuSOLVERMg")

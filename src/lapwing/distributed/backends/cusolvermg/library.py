@@ -6,6 +6,7 @@ from ctypes import byref, c_int, c_int64, c_void_p
 from functools import cache, partial
 from typing import Any
 
+from ....core.engines import is_amd
 from ....core.libraries import find
 from .. import status
 from ..cusolvermp.library import DATA as DATA  # cudaDataType
@@ -72,12 +73,14 @@ def library() -> Library:
 @cache
 def missing() -> str:
     """Why the engine cannot be used here; "" if it can."""
+    if is_amd():
+        return "distributed: the GPU here is not made by NVIDIA"
     try:
         handle = c_void_p()
         check(library().mg.cusolverMgCreate(byref(handle)), "create")
         library().mg.cusolverMgDestroy(handle)
     except AttributeError as error:
-        return f"distributed: cuSOLVERMg or cuBLAS is another version than this engine needs: {error}"
+        return f"distributed: this version of cuSOLVERMg or cuBLAS is not supported: {error}"
     except (OSError, RuntimeError, MemoryError) as error:
         return str(error)
     return ""

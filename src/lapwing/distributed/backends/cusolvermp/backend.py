@@ -45,7 +45,7 @@ class CusolverMp(Backend):
                 " traced code"
             )
         if array.kind == "devices":
-            return "takes one block for each process, and a DeviceMatrix has several\nhint: engine='cusolvermg'"
+            return "takes one block for each process, but a DeviceMatrix has several\nhint: engine='cusolvermg'"
         return "takes no matrices on CPUs" if array.kind == "spec" and array.device == "cpu" else ""
 
     def support(self, request: Request, array: Array) -> Support:

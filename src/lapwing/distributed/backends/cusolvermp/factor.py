@@ -201,7 +201,10 @@ def conjugated(session: Session, block: Block) -> Block:
 def _parity(rows: np.ndarray) -> int:
     """1 or -1: each cycle of even length is an odd permutation."""
     if not np.array_equal(np.sort(rows), np.arange(len(rows))):
-        raise RuntimeError("slogdet: cuSOLVERMp did not apply its own permutation of the rows")
+        raise RuntimeError(
+            "slogdet: cuSOLVERMp did not apply its own permutation of the rows, so the sign is unknown"
+            "\nhint: use another version of cuSOLVERMp"
+        )
     order: list[int] = rows.tolist()
     visited = bytearray(len(order))
     sign = 1

@@ -6,6 +6,7 @@ from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache, partial
 from typing import Any
 
+from ....core.engines import is_amd
 from ....core.libraries import find
 from ....core.problem import DTYPES
 from .. import status
@@ -171,6 +172,8 @@ def needs_newer_nccl() -> bool:
 
 def missing() -> str:
     """Why the engine cannot be used here; "" if it can."""
+    if is_amd():
+        return "distributed: the GPU here is not made by NVIDIA"
     try:
         nccl()
         library()

@@ -86,7 +86,9 @@ class Runtime:
         status = self._library.cudaMalloc(byref(pointer), max(count, 1))
         if status == 2:
             self._library.cudaGetLastError()
-            raise MemoryError(f"distributed: the device has no room for another {count} bytes")
+            raise MemoryError(
+                f"distributed: out of GPU memory, {count} bytes more are needed\nhint: use more GPUs, or free some memory"
+            )
         self._check(status, "no memory")
         return pointer.value or 0, _Freed(self._library, pointer.value)
 

@@ -91,7 +91,7 @@ def call_of(request: Request, a: Part, orders: list[tuple[bool, bool]]) -> Call:
 def supported(request: Request) -> Support:
     """What no routine of the library does."""
     if request.b:
-        hint = "with the factor B = L L^H, take L^-1 A L^-H: lapwing.factor(b).l and two triangular solves"
+        hint = "with L = lapwing.factor(b).l, call eigh of L^-1 A L^-H (two triangular solves)"
         return Support(False, f"b= is not supported for sharded matrices\nhint: {hint}")
     if request.certify:
         return Support(False, "certify= is for iterations, and sharded matrices are solved directly")

@@ -138,7 +138,10 @@ def is_tall(where: Placement, shape: tuple[int, ...]) -> bool:
 def _only_whole(request: Request, traced: bool) -> tuple[str, str]:
     """Why the call needs the whole matrix on one device, and what to do instead; ("", "") if it does not."""
     if request.b:
-        return "b= has no distributed algorithm inside XLA", "L^-1 A L^-H with B = L L^H: lapwing.cholesky(b) and two solves"
+        return (
+            "b= has no distributed algorithm inside XLA",
+            "with L = lapwing.cholesky(b), call eigh of L^-1 A L^-H (two solves)",
+        )
     if request.certify:
         return "certify=True has no distributed algorithm inside XLA", "leave it out: sharded matrices are solved directly"
     if request.window is not None and traced:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from ...placement import Grid, Placement
-from . import calls, factored, spectra
+from . import calls, factored, sharding, spectra
 from .calls import cut_for, spec_of
 from .cholesky import multiply
 from .layout import adjoint, local_part, numbers, shard_map, to_panels
@@ -49,7 +49,8 @@ def _hermitian(placement: Placement, part: tuple[int, int], vectors: bool, a: An
         if not vectors:
             return (values, None, info), (dw[chosen], None, zero)
         limit = 4 * n * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w))
-        dv = product(placement, v, _entries(placement, lambda m, i, j, w: m * _inverse(w[j] - w[i], limit, m), m, w))
+        f = _entries(placement, lambda m, i, j, w, limit: m * _inverse(w[j] - w[i], limit, m), m, w, limit)
+        dv = product(placement, v, f)
         return (values, _columns(placement, v, part), info), (dw[chosen], _columns(placement, dv, part), zero)
 
     return function(a)
@@ -84,13 +85,14 @@ def svd(placement: Placement, vectors: bool, a: Any, full: bool = False) -> tupl
         if not vectors:
             return (None, s, None, info), (None, ds, None, zero)
         limit = 4 * m * jnp.finfo(s.dtype).eps * jnp.max(s)
-        h = _entries(placement, lambda x, i, j, s: x * _inverse(s[j] - s[i], limit, x), (e + adjoint(e)) / 2, s)
-        w = _entries(placement, lambda x, i, j, s: x * _inverse(s[j] + s[i], limit, x), (e - adjoint(e)) / 2, s)
+        eh = _as_result(placement, adjoint(e))
+        h = _entries(placement, lambda x, i, j, s, limit: x * _inverse(s[j] - s[i], limit, x), (e + eh) / 2, s, limit)
+        w = _entries(placement, lambda x, i, j, s, limit: x * _inverse(s[j] + s[i], limit, x), (e - eh) / 2, s, limit)
         # dU = U (H o K + W o L) + (I - U U^H) dA V / s, dV = V (H o K - W o L)
         du, dv = product(placement, u, h + w), product(placement, v, h - w)
         if m > n:
             du = du + (dav - product(placement, u, e)) * _inverse(s, limit, e)
-        return (u, s, vh, info), (du, ds, adjoint(dv), zero)
+        return (u, s, vh, info), (du, ds, _as_result(placement, adjoint(dv)), zero)
 
     return function(a)  # type: ignore[no-any-return]
 
@@ -103,7 +105,7 @@ def complete(placement: Placement, u: Any) -> Any:
 
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
-        text = "svd: the columns beyond min(m, n) are any that fit, and have no derivative\nhint: full_matrices=False"
+        text = "svd: the columns beyond min(m, n) are arbitrary, and have no derivative\nhint: full_matrices=False"
         raise NotImplementedError(text)
 
     return function(u)
@@ -120,6 +122,8 @@ def polar(placement: Placement, a: Any) -> tuple[Any, Any, Any]:
         same = product(placement, adjoint(unitary), a)
         p = jax.lax.stop_gradient(p) + (same - jax.lax.stop_gradient(same))
     # the mean with its adjoint is Hermitian to the last bit
+    if _lying(placement, p.shape) is None:  # whole on every device
+        return unitary, (p + adjoint(p)) / 2, info
     return unitary, factored.mean(placement_of(placement, p.shape), cut_for(a.shape[1], placement.grid), True, p), info
 
 
@@ -139,8 +143,7 @@ def qr(placement: Placement, a: Any) -> tuple[Any, Any]:
         # the first columns decide Q
         square = _columns(placement, r, (0, k)) if m < n else r
         first = _columns(placement, da, (0, k)) if m < n else da
-        where, cut = placement_of(placement, square.shape), cut_for(k, grid)
-        inverse = factored.inverse(where, cut, "triangle", True, square, factored.factor(where, cut, "triangle", True, square))
+        inverse = _inverse_of_triangle(placement, square, upper=True)
         # C = dA R^-1, X = Q^H C: dQ = C - Q T, dR = T R, X - T anti-Hermitian and T upper with a real diagonal
         c = product(placement, first, inverse)
         x = product(placement, qh, c)
@@ -153,6 +156,25 @@ def qr(placement: Placement, a: Any) -> tuple[Any, Any]:
         return (q, r), (dq, _entries(placement, lambda x, i, j: jnp.where(i <= j, x, 0), dr))
 
     return function(a)  # type: ignore[no-any-return]
+
+
+def cholesky_tangent(placement: Placement, factor: Any, upper: bool, da: Any) -> Any:
+    """dL = L phi(L^-1 dA L^-H), phi the lower triangle with half the diagonal; dU = phi(U^-H dA U^-1) U with the upper one."""
+    inverse = _inverse_of_triangle(placement, factor, upper)
+    turned = adjoint(inverse)
+    left, right = (turned, inverse) if upper else (inverse, turned)
+    da = factored.mean(placement, cut_for(len(factor), placement.grid), True, da)
+    p = product(placement, left, product(placement, da, right))
+    half = lambda x, i, j: jnp.where(i == j, x / 2, jnp.where((i < j) if upper else (i > j), x, 0))  # noqa: E731
+    p = _entries(placement, half, p)
+    return product(placement, p, factor) if upper else product(placement, factor, p)
+
+
+def _inverse_of_triangle(placement: Placement, t: Any, upper: bool) -> Any:
+    if _lying(placement, t.shape) is None:  # whole on every device
+        return jax.lax.linalg.triangular_solve(t, jnp.eye(len(t), dtype=t.dtype), left_side=True, lower=not upper)
+    where, cut = placement_of(placement, t.shape), cut_for(len(t), placement.grid)
+    return factored.inverse(where, cut, "triangle", upper, t, factored.factor(where, cut, "triangle", upper, t))
 
 
 def lstsq(placement: Placement, right: Grid | None, a: Any, b: Any, rcond: Any) -> tuple[Any, ...]:
@@ -194,6 +216,7 @@ def lstsq(placement: Placement, right: Grid | None, a: Any, b: Any, rcond: Any) 
 def product(placement: Placement, x: Any, y: Any) -> Any:
     """X Y; every array lies as a result of its shape does (:func:`result_grid`)."""
     run = partial(_product, placement)
+    x, y = (_as_result(placement, each) for each in (x, y))
     function = jax.custom_jvp(run)
 
     def turned(x: Any) -> Any:
@@ -215,6 +238,7 @@ def _product(placement: Placement, x: Any, y: Any) -> Any:
     (m, k), n = x.shape, y.shape[1]
     inner, outer = cut_for(k, grid), cut_for(n, grid)
     own = [_lying(placement, each.shape) for each in (x, y)]
+    x, y = (_as_result(placement, each) for each in (x, y))
     result = result_grid((m, n), grid)
 
     def local(x: Any, y: Any) -> Any:
@@ -230,6 +254,11 @@ def _in_panels(x: Any, own: Grid | None, cut: Any, grid: Grid) -> Any:
     return jnp.pad(x, ((0, 0), (0, cut.padded - cut.n)))[:, numbers(cut, grid.order).reshape(-1)]
 
 
+def _as_result(placement: Placement, x: Any) -> Any:
+    """An adjoint has the axes of its matrix turned; with Explicit axes that is part of its type."""
+    return sharding.resharded(x, placement.mesh, spec_of(_lying(placement, x.shape))) if isinstance(x, jax.core.Tracer) else x
+
+
 def _lying(placement: Placement, shape: tuple[int, ...]) -> Grid | None:
     return result_grid((shape[0], shape[1]), placement.grid)
 
@@ -241,7 +270,7 @@ def placement_of(placement: Placement, shape: tuple[int, ...]) -> Placement:
 
 def _times(placement: Placement, x: Any, b: Any) -> Any:
     """X B, whole on every device, for a narrow B that every device has, or that is split."""
-    own = _lying(placement, x.shape)
+    own, x = _lying(placement, x.shape), _as_result(placement, x)
     if own is None:
         return dot(x, b)
     # as a matrix of one column, or more, that is split by nothing: the product has no axis to be split along
@@ -250,7 +279,7 @@ def _times(placement: Placement, x: Any, b: Any) -> Any:
 
 def _entries(placement: Placement, function: Any, x: Any, *vectors: Any) -> Any:
     """``function(x, i, j, *vectors)`` for the entries (i, j) of a matrix, on the devices that have them."""
-    own = _lying(placement, x.shape)
+    own, x = _lying(placement, x.shape), _as_result(placement, x)
     if own is None:
         rows, columns = (jnp.arange(n) for n in x.shape)
         return function(x, rows[:, None], columns[None], *vectors)

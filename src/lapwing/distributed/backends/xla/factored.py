@@ -190,22 +190,23 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
 def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
     """L, or L^H, where A was, and the status."""
     f = factor(placement, cut, "pos", upper, a)
-    return cholesky_factor(placement, cut, "cholesky", upper, a, f), f.info
+    return cholesky_factor(placement, cut, upper, a, f), f.info
 
 
-def cholesky_factor(placement: Placement, cut: Panels, name: str, upper: bool, a: Any, f: Any) -> Any:
-    """L, or L^H, where A was; ``name`` is the public call, for errors."""
+def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:
+    """L, or L^H, where A was."""
     grid, spec = placement.grid, spec_of(placement.grid)
     local = partial(calls.triangle_of, grid=grid, cut=cut, upper=upper)
     function = jax.custom_jvp(lambda a, f: shard_map(local, placement.mesh, (_parts("pos", grid),), spec)(f))
 
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
-        if placement.certain:
-            hint = "solve, inv, det and slogdet of sharded matrices have derivatives"
-            raise NotImplementedError(f"{name}: the factor of a sharded matrix has no derivative\nhint: {hint}")
-        # XLA decides on the placement, as it would for an ordinary array
         l = function(*primals)
+        if placement.certain:
+            from . import dense
+
+            return l, dense.cholesky_tangent(placement, l, upper, tangents[0])
+        # XLA decides on the placement, as it would for an ordinary array
         return l, cholesky_tangent(l, upper, tangents[0])
 
     return function(a, jax.tree.map(lax.stop_gradient, f))

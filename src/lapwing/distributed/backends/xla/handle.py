@@ -57,7 +57,7 @@ class FactoredPanels:
     @property
     def l(self) -> Any:  # noqa: E743
         if self.assume == "pos":
-            return compiled(factored.cholesky_factor, self._place, self._cut, "Factor.l", self.upper)(self._a, self._parts)
+            return compiled(factored.cholesky_factor, self._place, self._cut, self.upper)(self._a, self._parts)
         return compiled(factored.read, self._place, *self._fixed)(self._a)
 
     def solve(self, b: Any, /) -> Any:
@@ -187,7 +187,9 @@ def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
 
 def _warn_if_gathered(name: str, assume: str, where: Placement, a: Any, b: Any, right: Grid | None) -> None:
     """Warn for a split right-hand side that every device needs whole, where that is more than its share of the matrix."""
-    if right is None or (assume not in ("general", "symmetric", "hermitian") and set(right.order) == set(where.grid.order)):
+    if right is None or right.size == 1:
+        return
+    if assume not in ("general", "symmetric", "hermitian") and set(right.order) == set(where.grid.order):
         return
     size, share = b.size * b.dtype.itemsize, a.size * a.dtype.itemsize / where.grid.size
     if size <= max(share, panels.UNNOTICED):

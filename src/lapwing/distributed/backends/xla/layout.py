@@ -148,7 +148,8 @@ def local_turned(x: Any, grid: Grid, cut: Panels, conjugate: bool) -> Any:
 
 def _holds_panels(grid: Grid, cut: Panels) -> bool:
     """Each block of columns is a number of panels, and as many for every device: they move as they are."""
-    return grid.order == grid.column_axes and cut.padded == cut.n and cut.each % cut.devices == 0
+    columns = tuple(name for name in grid.column_axes if name in grid.order)
+    return grid.order == columns and cut.padded == cut.n and cut.each % cut.devices == 0
 
 
 def exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
@@ -161,7 +162,8 @@ def exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
 
 
 def _reorder(x: Any, grid: Grid, order: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
-    """The first axis counts devices in the order ``order``; afterwards in the order ``wanted``."""
+    """The first axis counts devices in the order ``order``; then in the order ``wanted``. Axes of one device do not count."""
+    order, wanted = (tuple(name for name in names if name in grid.order) for names in (order, wanted))
     if order == wanted:
         return x
     sizes = dict(grid.rows + grid.columns)

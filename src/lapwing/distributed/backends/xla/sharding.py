@@ -33,13 +33,13 @@ def route(a: Any) -> Placement | None:
     if known:
         grid = grid_of(sharding.spec, mesh, a.ndim)
         return None if grid.size == 1 else Placement(mesh, grid)
-    if a.ndim > 2 or min(a.shape) < AUTO_FROM:
+    if a.ndim > 2 or max(a.shape) < AUTO_FROM:
         return None
     return _by_rows(mesh, a.shape)
 
 
 def grid_of(spec: Any, mesh: Any, ndim: int = 2) -> Grid:
-    """The axes that split rows and columns, of those the ones that have more than one device."""
+    """The axes that split rows and columns. Those of one device are kept: with Explicit axes they are part of the type."""
     entries = (tuple(spec) + (None,) * ndim)[:ndim][-2:]
     if ndim == 1:
         entries = (*entries, None)
@@ -51,7 +51,7 @@ def _axes(entry: Any, mesh: Any) -> tuple[tuple[str, int], ...]:
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     names = entry if isinstance(entry, tuple) else (entry,)
-    return tuple((name, mesh.shape[name]) for name in names if mesh.shape[name] > 1)
+    return tuple((name, mesh.shape[name]) for name in names)
 
 
 def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
@@ -70,7 +70,7 @@ def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
         if kept is not None:
             grid = grid_of(sharding.spec, placement.mesh, b.ndim)
             return (b if kept else jax.device_put(b, NamedSharding(placement.mesh, sharding.spec))), (
-                grid if grid.size > 1 else None
+                grid if grid.rows or grid.columns else None
             )
     if not isinstance(placement.mesh, Mesh):
         return jnp.asarray(b), None
@@ -161,10 +161,18 @@ def replicated(x: Any, a: Any) -> Any:
     where = NamedSharding(sharding.mesh, PartitionSpec(*(None,) * x.ndim))
     if isinstance(sharding.mesh, Mesh):  # eager derivatives
         return jax.device_put(x, where)
-    if known:
-        reshard = getattr(jax, "reshard", None) or jax.sharding.reshard
-        return reshard(x, where)
-    return jax.lax.with_sharding_constraint(x, where)
+    return _reshard(x, where) if known else jax.lax.with_sharding_constraint(x, where)
+
+
+def resharded(x: Any, mesh: Any, spec: Any) -> Any:
+    """An array in traced code, with this spec in its type where the axes of the mesh are Explicit; others have none there."""
+    kinds = {str(kind).rpartition(".")[2] for kind in getattr(mesh, "axis_types", None) or ()}
+    return _reshard(x, NamedSharding(mesh, spec)) if kinds == {"Explicit"} else x
+
+
+def _reshard(x: Any, where: NamedSharding) -> Any:
+    reshard = getattr(jax, "reshard", None) or jax.sharding.reshard
+    return reshard(x, where)
 
 
 def status(info: Any) -> int:

@@ -14,6 +14,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ...placement import Grid, Placement
+from . import sharding
 from .calls import or_nan, spec_of
 from .layout import adjoint, from_whole_rows, gathered, place, shard_map, whole_rows
 from .substitution import dot
@@ -110,7 +111,8 @@ def lstsq(placement: Placement, right: Grid | None, a: Any, b: Any, rcond: Any) 
     function = partial(local_lstsq, grid=placement.grid, right=right)
     whole = PartitionSpec()
     specs = (spec_of(placement.grid), spec_of(right), whole)
-    return _undifferentiated("lstsq", shard_map(function, placement.mesh, specs, (whole,) * 5))(a, b, rcond)  # type: ignore[no-any-return]
+    run = shard_map(function, placement.mesh, specs, (whole,) * 5)
+    return _differentiable("lstsq", placement, run, (whole,) * 5, right)(a, b, rcond)  # type: ignore[no-any-return]
 
 
 def _mapped(function: Any, placement: Placement, split: tuple[bool, ...], a: Any) -> Any:
@@ -118,18 +120,21 @@ def _mapped(function: Any, placement: Placement, split: tuple[bool, ...], a: Any
     spec, whole = spec_of(grid), PartitionSpec()
     out = tuple(spec if part else whole for part in split)
     name = function.__name__.removeprefix("local_")
-    return _undifferentiated(name, shard_map(partial(function, grid=grid), placement.mesh, (spec,), out))(a)
+    return _differentiable(name, placement, shard_map(partial(function, grid=grid), placement.mesh, (spec,), out), out)(a)
 
 
-def _undifferentiated(name: str, function: Any) -> Any:
+def _differentiable(name: str, placement: Placement, function: Any, specs: Any, *fixed: Any) -> Any:
+    """The derivatives are those of the algorithm for any shape, values and tangents together: signs are its own."""
     guarded = jax.custom_jvp(function)
 
     @guarded.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
-        raise NotImplementedError(
-            f"{name}: not differentiable for sharded matrices"
-            "\nhint: solve, inv, det and slogdet of sharded matrices have derivatives"
-        )
+        from . import dense
+
+        general = {"svd": partial(dense.svd, placement, True)}.get(name) or partial(getattr(dense, name), placement, *fixed)
+        place = lambda x, spec: sharding.resharded(x, placement.mesh, spec)  # noqa: E731
+        made = lambda *arrays: tuple(map(place, general(*arrays), specs))  # noqa: E731
+        return jax.jvp(made, primals, tangents)
 
     return guarded
 
