@@ -27,7 +27,9 @@ from numpy import generic as _Scalar
 
 from . import frameworks as _frameworks
 from .core.autograph import leave_alone as _leave_alone
+from .core.checks import as_array as _as_array
 from .core.checks import check_choice as _check_choice
+from .core.checks import check_matrix as _check_matrix
 from .core.checks import check_square as _check_square
 from .core.errors import ShapeError as _ShapeError
 from .frameworks import foreign as _foreign
@@ -161,7 +163,8 @@ def _light(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @_wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        arguments = tuple(_asarray(x) if isinstance(x, _Scalar) else x for x in arguments)  # NumPy makes scalars of them
+        # NumPy makes scalars of arrays without axes
+        arguments = tuple(_asarray(x) if isinstance(x, _Scalar) else _as_array(x) for x in arguments)
         if any(_foreign.accepts(type(x)) for x in arguments):
             return _foreign.through(function)(*arguments, **options)
         return function(*arguments, **options)
@@ -186,7 +189,7 @@ def _shape(name: str, x: Any, least: int = 0) -> tuple[Any, ...]:
 
 
 def _length(name: str, x: Any, axis: int) -> Any:
-    shape = _shape(name, x, 1)
+    shape = _shape(name, x)
     if not -len(shape) <= axis < len(shape):
         raise _ShapeError(f"{name}: axis={axis} is out of range for shape {tuple(shape)}")
     return shape[axis]
@@ -235,6 +238,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
     shape = _shape("matrix_power", x, 2)
     _check_square("matrix_power", shape, "float64")  # of any dtype
     if n < 0:
+        _check_matrix("matrix_power", shape, framework.dtype_of(x))
         x, n = _inv(x), -n
     xp = framework.Namespace
     power = None
@@ -289,6 +293,8 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def vector_norm(x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: int | float = 2) -> Any:
     """(sum |x|^ord)^(1/ord) over some or all axes; the largest element for inf, the number of nonzero ones for 0."""
     axes = axis if axis is None or isinstance(axis, (tuple, list)) else (_index(axis),)
+    for one in axes or ():
+        _length("vector_norm", x, one)
     return _own("vector_norm", x).vector_norm(x, axis=axes, ord=ord, keepdims=keepdims)
 
 

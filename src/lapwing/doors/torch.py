@@ -37,7 +37,9 @@ _capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 def open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
     """Register the kernels; returns a function that removes them."""
     if not hasattr(torch.library, "get_kernel"):
-        raise ImportError(f"install: the torch door needs torch {_NEEDED} or newer, got {torch.__version__}")
+        raise ImportError(
+            f"install: torch {_NEEDED} or newer is needed, got {torch.__version__}\nhint: pip install 'torch>={_NEEDED}'"
+        )
     library = torch.library.Library("aten", "IMPL")
     least = smallest("cpu", "cuda")
     with warnings.catch_warnings():
@@ -98,6 +100,11 @@ def _columns(x: torch.Tensor) -> torch.Tensor:
 def _succeeded(info: torch.Tensor) -> bool:
     """Whether torch's own kernel need not say what went wrong. On a GPU reading the status would make the call wait."""
     return info.is_cuda or not framework.failed(info)
+
+
+def _finite(x: torch.Tensor) -> bool:
+    """Whether torch's own kernel need not say which elements of the result are NaN. On a GPU the answer would be waited for."""
+    return x.is_cuda or bool(torch.isfinite(x.sum()))  # a sum that overflows costs time only
 
 
 def _lapack_form(exchanges: int, a: torch.Tensor, to: torch.Tensor, integers: torch.Tensor | None = None) -> None:
@@ -195,7 +202,7 @@ def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, *, left: 
     rows_first, rows = torch.empty_like(lu.mT), pivots.clone(memory_format=torch.contiguous_format)
     _lapack_form(_TO_ROWS, lu.mT, rows_first, rows)
     (x,) = _run(LU_SOLVE, (rows_first, rows_first, rows, b), (ADJOINT if adjoint else 0,))
-    return None if framework.failed(rows_first.diagonal(dim1=-2, dim2=-1) == 0) else _columns(x)
+    return None if framework.failed(rows_first.diagonal(dim1=-2, dim2=-1) == 0) or not _finite(x) else _columns(x)
 
 
 def _pivot_product(a: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
@@ -237,7 +244,7 @@ def _cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool) -> Any:
         return None
     factor, flags = _triangle(factor, UPPER if upper else 0)
     (x,) = _run(CHOLESKY_SOLVE, (factor, factor, b), (flags & UPPER,))
-    return _columns(x)
+    return _columns(x) if _finite(x) else None
 
 
 def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> Any:
@@ -263,7 +270,7 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driv
     m, n = a.shape[-2:]
     default = "gels" if a.is_cuda else "gelsy"
     same = b.dim() == a.dim() and b.shape[:-1] == a.shape[:-1] and b.dtype is a.dtype and b.device == a.device
-    if rcond is not None or driver not in (None, default) or m < n or not same:
+    if rcond is not None or driver not in (None, default) or m < n or not same or not b.shape[-1]:
         return None
     x, residuals, rank, info = _run(LSTSQ, (a, b), (0, DEFAULT_RCOND))
     if framework.failed(info) or framework.failed(rank != n):
@@ -271,10 +278,11 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driv
     # torch's solution is the first rows of the memory of b
     solution = a.new_empty((*b.shape[:-2], b.shape[-1], m)).mT[..., :n, :]
     solution.copy_(x)
-    none = residuals.new_empty(0)
+    # one empty tensor for each place: torch records derivatives for the second result alone
+    none, values = residuals.new_empty(0), residuals.new_empty(0)
     if a.is_cuda:
-        return solution, residuals if m > n else none, rank.new_empty(0, dtype=torch.int64), none
-    return solution, none, rank.long(), none
+        return solution, residuals if m > n else none, rank.new_empty(0, dtype=torch.int64), values
+    return solution, none, rank.long(), values
 
 
 def _cholesky(a: torch.Tensor, upper: bool = False, check_errors: bool = False) -> Any:

@@ -85,7 +85,7 @@ def _open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
 
     def broadcast_shapes(*shapes: Any) -> Any:
         first = shapes[0] if shapes else None
-        if type(first) is torch.Size and framework._tracing_state() is None and all(shape == first for shape in shapes):
+        if type(first) is torch.Size and shapes.count(first) == len(shapes) and framework._tracing_state() is None:
             return first
         return own_shapes(*shapes)
 
@@ -160,10 +160,13 @@ class _QuadraticAndLogdet(torch.autograd.Function):
         if added is not None:
             k = matrix.clone(memory_format=torch.contiguous_format)
             k.diagonal(dim1=-2, dim2=-1).add_(added)
-        l = _factor(k)
-        y = _triangular(l, rhs)
-        quadratic = y.square().sum((-2, -1) if reduce else -2)
-        logdet = l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+        l, info = _factor(k)
+        results = _from_factor(l, rhs, reduce)
+        # asked last: on a GPU the answer has to be waited for, while the rest is under way
+        if info is not None and framework.failed(info):
+            l = psd_safe_cholesky(k)
+            results = _from_factor(l, rhs, reduce)
+        y, quadratic, logdet = results
         ctx.reduce, ctx.constant = reduce, added is not None and added.shape[-1] == 1 != matrix.shape[-1]
         ctx.save_for_backward(l, y, matrix, added, rhs)
         return quadratic, logdet
@@ -211,12 +214,17 @@ def _ahead(operation: str, a: torch.Tensor) -> bool:
     return a.dim() > 2 and ahead(operation, "cuda" if a.is_cuda else "cpu", a.shape)
 
 
-def _factor(k: torch.Tensor) -> torch.Tensor:
+def _factor(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The factor, and the status of each matrix where it is not known to be good."""
     if _ahead("cholesky", k):
-        l, info = framework._run(CHOLESKY, (k,), (0,), AUTO)
-        if not framework.failed(info):
-            return l  # type: ignore[no-any-return]
-    return psd_safe_cholesky(k)  # type: ignore[no-any-return]
+        return framework._run(CHOLESKY, (k,), (0,), AUTO)  # type: ignore[return-value]
+    return psd_safe_cholesky(k), None
+
+
+def _from_factor(l: torch.Tensor, rhs: torch.Tensor, reduce: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y = L^-1 r, its squares summed, and log |K|; NaN for a matrix whose factor is."""
+    y = _triangular(l, rhs)
+    return y, y.square().sum((-2, -1) if reduce else -2), l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
 
 
 def _triangular(l: torch.Tensor, b: torch.Tensor, adjoint: bool = False) -> torch.Tensor:

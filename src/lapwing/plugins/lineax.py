@@ -1,6 +1,6 @@
-"""Direct solvers for lineax, by lapwing: ``lineax.linear_solve(operator, vector, lapwing.plugins.lineax.Cholesky())``.
+"""Direct solvers for lineax: ``lineax.linear_solve(operator, vector, lapwing.plugins.lineax.Cholesky())``.
 
-They take the place of lineax's solvers of the same names. Under ``jax.vmap`` all matrices are factored by one batched kernel.
+Use them in place of lineax's solvers of the same names. Under ``jax.vmap`` all matrices are factored by one batched kernel.
 Where a matrix cannot be factored the solution is NaN, which lineax reports as a singular system.
 
 Examples
@@ -59,7 +59,7 @@ class Cholesky(lineax.AbstractLinearSolver):  # type: ignore[misc]
         negative = lineax.is_negative_semidefinite(operator)
         if not negative and not lineax.is_positive_semidefinite(operator):
             raise ValueError(
-                "Cholesky: the operator has no tag that says it is definite\nhint: lineax.positive_semidefinite_tag"
+                "Cholesky: the operator has no tag that says it is definite\nhint: tag it with lineax.positive_semidefinite_tag"
             )
         matrix = _square("Cholesky", operator)
         l = cholesky(-matrix if negative else matrix, on_fail="nan")

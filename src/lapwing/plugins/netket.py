@@ -63,9 +63,9 @@ def _plain(A: Any, b: Any) -> tuple[jax.Array, jax.Array, Callable[[Any], Any]]:
 
 @_solver
 def cholesky(A: Any, b: Any, *, lower: bool = False, x0: Any = None) -> Any:
-    """For positive definite matrices, of which one triangle is read. The solution is NaN where the matrix is not.
+    """Solve a positive definite system by a Cholesky factorisation. If the matrix is not positive definite, the result is NaN.
 
-    Takes the place of ``netket.optimizer.solver.cholesky``. ``x0`` is ignored.
+    Use it in place of ``netket.optimizer.solver.cholesky``. Only the triangle named by ``lower`` is read. ``x0`` is ignored.
     """
     matrix, vector, unravel = _plain(A, b)
     return unravel(solve(matrix, vector, assume="pos", upper=not lower, on_fail="nan")), None
@@ -73,9 +73,9 @@ def cholesky(A: Any, b: Any, *, lower: bool = False, x0: Any = None) -> Any:
 
 @_solver
 def mixed(A: Any, b: Any, *, x0: Any = None) -> Any:
-    """As :func:`cholesky`, with a factor in lower precision that is refined to the accuracy of the matrix's own.
+    """As :func:`cholesky`, with a factor in lower precision; the solution is refined to full accuracy.
 
-    It is of use for double precision on GPUs that are much faster in single precision. ``x0`` is ignored.
+    It helps for double precision on GPUs that are much faster in single precision. ``x0`` is ignored.
     """
     matrix, vector, unravel = _plain(A, b)
     return unravel(solve(matrix, vector, assume="pos", precision="mixed", on_fail="nan")), None
@@ -85,10 +85,10 @@ def mixed(A: Any, b: Any, *, x0: Any = None) -> Any:
 def pinv_smooth(
     A: Any, b: Any, *, rtol: float = 1e-14, rtol_smooth: float = 1e-14, x0: Any = None, return_eigvals: bool = False
 ) -> Any:
-    """By the eigenvalues of a Hermitian matrix, of which small ones are left out.
+    """Solve a Hermitian system by its eigenvalues, leaving out the small ones.
 
     Eigenvalues up to ``rtol`` times the largest count as zero, and the inverses of the others are multiplied by
-    1 / (1 + (``rtol_smooth`` * largest / eigenvalue)^6). Takes the place of ``netket.optimizer.solver.pinv_smooth``. ``x0`` is
+    1 / (1 + (``rtol_smooth`` * largest / eigenvalue)^6). Use it in place of ``netket.optimizer.solver.pinv_smooth``. ``x0`` is
     ignored.
     """
     matrix, vector, unravel = _plain(A, b)
