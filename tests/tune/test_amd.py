@@ -293,5 +293,5 @@ def test_folders_of_logic(tmp_path):
     assert chosen(reader.safe_load((base / "a.yaml").read_text())) == both
     other = tmp_path / "GridBased"
     base.rename(other)
-    with pytest.raises(LogicError, match=r"its folder is GridBased \(a.yaml\)"):
+    with pytest.raises(LogicError, match=r"merged as GridBased \(a.yaml\)"):
         files.merge_folders(other, new, out)

@@ -190,6 +190,47 @@ def test_trim_and_gather(tmp_path, capsys, monkeypatch):
     assert "hint: was it cut off?" in capsys.readouterr().err
 
 
+def test_another_architecture_is_refused(tmp_path, capsys, monkeypatch):
+    """Outputs and library logic of another GPU, and files that were cut off, change nothing."""
+    pytest.importorskip("yaml", reason="reading library logic needs PyYAML")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
+    w = tmp_path / "w"
+    log = output(tmp_path / "log", LOG)
+    device = "Query device success: there are 1 devices. (Target device ID is 0)\n"
+    device += "Device ID 0 : AMD Instinct MI350X gfx950:sramecc+:xnack-\n"
+    times = output(tmp_path / "times", device, printed(SEED, 100, 1), printed(OTHER, 100, 1))
+    words = ["tune", "configure", str(log), "-w", str(w), "--backend", "hipblaslt", "--times", str(times)]
+    assert main(words) == 0 and "gfx950 (the log names it)" in capsys.readouterr().out
+    assert main(["tune", "run", str(w), "--backend", "hipblaslt"]) == 0
+    other = output(tmp_path / "other", device.replace("MI350X gfx950", "MI300X gfx942"), printed(SEED, 50, 2))
+    assert main(["tune", "amd", "compare", str(w), "--reference", str(times), "--tuned", str(other)]) == 2
+    assert f"{other} was measured on gfx942, but {w} is for gfx950" in capsys.readouterr().err
+    assert main(["tune", "amd", "compare", str(w), "--reference", str(times), "--tuned", str(times)]) == 0
+    amd_tools.tensile(w / "tunings" / "BBS_TN_0.yaml", w / "tunings" / "BBS_TN_0")
+    assert main(["tune", "amd", "gather", str(w)]) == 0
+    (lib,) = (w / "libs").glob("*.yaml")
+    base = tmp_path / "asm_full" / "gfx942" / "Equality"
+    base.mkdir(parents=True)
+    capsys.readouterr()
+    assert main(["tune", "amd", "merge", str(base), str(w / "libs"), str(base)]) == 2
+    assert f"{lib} is for gfx950, but {base} is for gfx942\nhint: " in capsys.readouterr().err and not any(base.iterdir())
+    (base / lib.name).write_text(lib.read_text().replace("gfx950", "gfx942"))
+    assert main(["tune", "amd", "merge", str(base), str(base), str(tmp_path / "gfx950")]) == 0
+    same = tmp_path / "Equality"  # no folder says whose it is, but the files do
+    same.mkdir()
+    (same / lib.name).write_text((base / lib.name).read_text())
+    assert main(["tune", "amd", "merge", str(same), str(w / "libs"), str(tmp_path / "out")]) == 2
+    assert "the base file is for gfx942, and the new one for gfx950" in capsys.readouterr().err
+    (same / lib.name).unlink()
+    lib.write_text(lib.read_text()[:300])  # it would only be copied
+    assert main(["tune", "amd", "merge", str(same), str(w / "libs"), str(same)]) == 2
+    assert "hint: was it cut off?" in capsys.readouterr().err and not any(same.iterdir())
+    (found,) = (w / "tunings" / "BBS_TN_0" / "3_LibraryLogic").glob("*.yaml")
+    found.write_text(found.read_text().replace("gfx950", "gfx942"))
+    assert main(["tune", "amd", "gather", str(w)]) == 2
+    assert f"is for gfx942, but {w} is for gfx950" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("named", "text", "expected"),
     [
@@ -205,7 +246,7 @@ def test_trim_and_gather(tmp_path, capsys, monkeypatch):
         (None, "8x8x8 f8", "gfx950 (its floats"),
         (None, "8x8x8 f4", "gfx950 (its floats"),
         (None, "8x8x8", "gfx942 (assumed"),
-        (None, "8x8x8 f8\n8x8x8 f8_fnuz", "no GPU has together"),
+        (None, "8x8x8 f8\n8x8x8 f8_fnuz", "no GPU has both"),
         (None, "m,n,k,gcnArchName\n8,8,8,gfx950\n8,8,9,gfx942\n", "come from gfx942 and gfx950"),
         ("mi300", "8x8x8", "use one of gfx90a, gfx942, gfx950"),
         ("gfx942_999cu", "8x8x8", "gfx942 has 1 to 304"),
@@ -283,7 +324,7 @@ def test_bad_lines_of_a_log_lose_only_themselves(line, reason):
         (["configure", "1x2x3", "-w", "w", "--times", "no", "--backend", "hipblaslt"], "no does not exist\nhint: "),
         (["configure", "1x2x3", "-w", "w", "--times", "log", "--backend", "hipblaslt"], "has no time for a product"),
         (["run", "w", "--backend", "hipblaslt", "--strategy", "anneal"], "hint: genetic"),
-        (["amd"], "required"),
+        (["amd"], "a command is missing"),
         (["amd", "gather", "w"], "hint: lapwing tune configure LOG"),
         (["amd", "compare", "w"], "hint: lapwing tune configure LOG"),
         (["amd", "compare", "v"], "v/tunings/reference.out does not exist\nhint: "),

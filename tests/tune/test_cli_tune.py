@@ -53,7 +53,7 @@ def test_record_passes_the_exit_code_on(tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tune"], "required"),
+        (["tune"], "a command is missing"),
         (["tune", "record"], "no program was given\nhint: lapwing tune record -- python serve.py"),
         (["tune", "record", "--", "/no/such/program"], "/no/such/program cannot be started"),
         (["tune", "record", "-o", "/no/such/folder/a.csv", "--", "true"], "there is no folder /no/such/folder"),

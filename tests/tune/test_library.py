@@ -271,10 +271,11 @@ def test_hints_name_the_folder_and_the_number_of_threads(tmp_path):
     with pytest.raises(FileNotFoundError, match="hint: lapwing tune all"):
         opened(tmp_path / "entries")
     with pytest.raises(
-        EnvironmentMismatch, match=r"\nhint: OPENBLAS_NUM_THREADS=4 \(or OMP_NUM_THREADS\), set before.* there$"
+        EnvironmentMismatch,
+        match=r"\nhint: OPENBLAS_NUM_THREADS=4 \(or OMP_NUM_THREADS\), set before.* same number of threads$",
     ):
         opened(path, FakeBackend(**{"blas threads": "2"}))
-    with pytest.raises(EnvironmentMismatch, match=r"NUM_THREADS=4 .*for the rest tune again here"):
+    with pytest.raises(EnvironmentMismatch, match=r"NUM_THREADS=4 .*for the other differences tune again on this machine"):
         opened(path, FakeBackend(**{"blas threads": "2", "torch": "10"}))
 
 

@@ -181,8 +181,8 @@ def test_a_broken_recording_still_gives_the_rest(tmp_path):
     [
         ("torch", [sys.executable, "-c", "pass"], "did not import torch; --watch logs"),
         ("all", [sys.executable, "-c", "pass"], "did not import torch"),
-        ("torch", [sys.executable, "-I", "-c", "pass"], "read PYTHONPATH"),
-        ("torch", ["true"], "read PYTHONPATH"),
+        ("torch", [sys.executable, "-I", "-c", "pass"], "uses PYTHONPATH"),
+        ("torch", ["true"], "uses PYTHONPATH"),
         ("logs", ["true"], "--watch torch"),
     ],
 )

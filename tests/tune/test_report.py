@@ -103,7 +103,7 @@ def test_damaged_results_are_named(tmp_path, monkeypatch, name, text):
     monkeypatch.setattr("lapwing.tune.validate.pages._draw", lambda *_: {})
     results.write(tmp_path, ROWS)
     (tmp_path / "results" / name).write_text(text)
-    with pytest.raises(ValueError, match=r"report: the results in .* are damaged: .*\nhint: lapwing tune compare"):
+    with pytest.raises(ValueError, match=r"report: the results in .* are damaged: .*\nhint: run lapwing tune compare"):
         write_report(tmp_path)
     assert not (tmp_path / "results" / "report.md").exists()
 

@@ -274,7 +274,7 @@ def test_trials_of_another_environment_are_refused_by_name(tmp_path, monkeypatch
     monkeypatch.setenv("LAPWING_TEST_ENVIRONMENT", "driver 1")
     run(folder, backend="tune.hostile:SLOW", devices=[0], evaluations=2)
     monkeypatch.setenv("LAPWING_TEST_ENVIRONMENT", "driver 2")
-    with pytest.raises(ValueError, match="environment is driver 2 here and was driver 1\nhint: search again here"):
+    with pytest.raises(ValueError, match="environment is driver 2 here and was driver 1\nhint: search again on this machine"):
         compare(folder)
     summary = run(folder, backend="tune.hostile:SLOW", devices=[0], evaluations=1)
     assert summary.problems[0].known == 0 and summary.evaluations == 1

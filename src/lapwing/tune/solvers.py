@@ -240,8 +240,8 @@ def _measured(grid: Grid, device: str, library: str, clock: _Clock, until: float
     if lost := [p for p in missing if p.orders[0] in _ends(parts, p.dtypes[0])]:
         needed = clock.pace * sum(_expected(p, device) for p in parts)
         _log.warning(
-            "tune solvers: no record for %s: there was no time for n = %d, which stands for all sizes beyond it\n"
-            "hint: all of it takes about %d s here; give a larger budget, or fewer operations",
+            "tune solvers: no record for %s: there was no time for n = %d, which decides for all larger sizes\n"
+            "hint: the whole measurement takes about %d s here; give a larger budget, or fewer operations",
             grid.operation, lost[0].orders[0], needed,
         )  # fmt: skip
         return []

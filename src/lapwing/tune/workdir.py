@@ -162,7 +162,7 @@ class Workdir:
         return name
 
     def elsewhere(self, trials: Sequence[Trial], here: Mapping[str, Mapping[str, str]]) -> str:
-        """Say in words how the environment of the last of these trials differs from the one here; "" when it does not."""
+        """How the environment of the last of these trials differs from this one, in words; "" when it does not."""
         for trial in reversed(trials):
             now = here.get(trial.backend)
             if now is not None and environment_hash(now) == trial.environment:

@@ -71,6 +71,13 @@ def family_of(text: str) -> str | None:
     return match[1] if match else None
 
 
+def of_folder(path: Path) -> str | None:
+    """The family of a folder in hipBLASLt's tree: asm_full/gfx942/Equality, asm_full/aquavanjaram/gfx942_80cu/Equality."""
+    schedules = {known.schedule: known.family for known in _KNOWN.values()}
+    parts = reversed(path.resolve().parts)
+    return next((family for part in parts if (family := family_of(part) or schedules.get(part))), None)
+
+
 def get(name: str) -> Architecture:
     """The architecture of this name. ``gfx942_80cu`` is a part of a GPU with 80 compute units."""
     match = _NAME.match(name.strip().lower().partition(":")[0])
@@ -134,7 +141,7 @@ def choose(
     needed = {only for g in gemms for kind in (g.a_type, g.b_type) if (only := _ONLY_ON.get(kind)) is not None}
     if len(needed) > 1:
         raise ValueError(
-            "amd: the log has 8-bit floats of gfx942 (fnuz) and of gfx950 (the standard's), which no GPU has together\n"
+            "amd: the log has 8-bit floats of gfx942 (fnuz) and of gfx950 (OCP standard), but no GPU has both\n"
             "hint: choose one with --arch; products of the other are kept, but not tuned"
         )
     if stored := recall(workdir):

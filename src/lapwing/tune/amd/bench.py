@@ -19,6 +19,7 @@ _SCALES = {"none": 0, "tensor": 1, "row": 2, "block": 3}
 _SEARCHED = 1000  # solutions to try where "all" cannot be used
 _INDEX = re.compile(r"\[\d+\]:\s*")  # "[0]:transA,transB,...": hipblaslt-bench numbers its results
 _DETAIL = re.compile(r"--(Solution index|Solution name|kernel name):\s*(.*)")
+_DEVICE = re.compile(r"^Device ID \d+ *:.*\b(gfx[0-9a-f]{3,5})\b", re.M)  # one line for each GPU that it sees
 _FAILED = ("No Solution Found", "error", "Error", "not supported", "only allows", "do not support")
 
 
@@ -248,6 +249,11 @@ def read_results(path: str | Path) -> tuple[tuple[Result, ...], tuple[tuple[int,
         elif any(word in line for word in _FAILED) and "norm_error" not in line:
             problems.append((number, f"hipblaslt-bench says: {line[:120]}"))
     return tuple(results), tuple(problems)
+
+
+def devices(path: str | Path) -> set[str]:
+    """The architectures of the GPUs that an output names; none in the output of a version that does not print them."""
+    return set(_DEVICE.findall(Path(path).read_text(errors="replace")))
 
 
 def _result(row: dict[str, str], number: int, file: str) -> Result:

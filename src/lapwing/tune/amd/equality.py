@@ -11,8 +11,10 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
+from .architectures import family_of
+
 # position in the list of each item that is read or written
-PLACES = {"ProblemType": 4, "Solutions": 5, "ExactLogic": 7, "LibraryType": 11}
+PLACES = {"ArchitectureName": 2, "ProblemType": 4, "Solutions": 5, "ExactLogic": 7, "LibraryType": 11}
 _NAMED = ("SolutionIndex", "SolutionNameMin")  # fields that do not distinguish solutions
 _DAMAGED = "hint: the file is damaged or was edited by hand; write it again with TensileLite"
 
@@ -54,9 +56,15 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
     for name, logic in (("base", base), ("new", new)):
         if _get(logic, "LibraryType") != folder:
             raise LogicError(
-                f"equality: the {name} file is of kind {_get(logic, 'LibraryType')!r}, but its folder is {folder}\n"
+                f"equality: the {name} file is of kind {_get(logic, 'LibraryType')!r}, but it is to be merged as {folder}\n"
                 f"hint: merge into the folder of that kind"
             )
+    gpus = [architecture_of(logic) for logic in (base, new)]
+    if all(gpus) and gpus[0] != gpus[1]:
+        raise LogicError(
+            f"equality: the base file is for {gpus[0]}, and the new one for {gpus[1]}\n"
+            "hint: merge into the folder of that architecture"
+        )
     theirs, ours = _get(new, "ProblemType"), _get(base, "ProblemType")
     differ = sorted(k for k in {*ours} & {*theirs} if ours[k] != theirs[k])
     if differ:
@@ -122,6 +130,12 @@ def kind_of(logic: Any) -> str:
     return str(_get(logic, "LibraryType"))
 
 
+def architecture_of(logic: Any) -> str | None:
+    """ "gfx942", or None where the logic does not say; newer files have a dict with the compute units beside it."""
+    name = _get(logic, "ArchitectureName")
+    return family_of(str(name.get("Architecture") if isinstance(name, dict) else name))
+
+
 def problem_of(logic: Any) -> dict[str, Any]:
     return dict(_get(logic, "ProblemType") or {})
 
@@ -141,11 +155,13 @@ def check_logic(logic: Any) -> Any:
     """Return library logic unchanged. LogicError says what is wrong with it: cut off, or not library logic at all."""
     problem, solutions = _get(logic, "ProblemType"), _get(logic, "Solutions")
     if not isinstance(problem, dict) or not isinstance(solutions, list) or not all(isinstance(s, dict) for s in solutions):
-        raise LogicError(f"equality: it has no problem type or no kernels\n{_DAMAGED}")
+        raise LogicError(f"equality: the file has no problem type or no kernels\n{_DAMAGED}")
     try:
         _exact(logic)
     except (TypeError, ValueError):
-        raise LogicError(f"equality: its table is not a list of [[M, N, batch, K], [kernel, efficiency]]\n{_DAMAGED}") from None
+        raise LogicError(
+            f"equality: the table of the file is not a list of [[M, N, batch, K], [kernel, efficiency]]\n{_DAMAGED}"
+        ) from None
     return logic
 
 

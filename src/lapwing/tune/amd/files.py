@@ -12,8 +12,18 @@ from ..files import write_atomic
 from ..gemm import Call, Gemm
 from ..workdir import Workdir
 from . import bench, override, tensile
-from .architectures import ASSUMED, get
-from .equality import LogicError, Merged, check_logic, kind_of, merge_logic, problem_of, sizes_of, trim_logic
+from .architectures import ASSUMED, family_of, get, of_folder, recall
+from .equality import (
+    LogicError,
+    Merged,
+    architecture_of,
+    check_logic,
+    kind_of,
+    merge_logic,
+    problem_of,
+    sizes_of,
+    trim_logic,
+)
 from .names import same_problem
 
 
@@ -89,8 +99,10 @@ def gather(workdir: str | Path, folder: str | Path | None = None, out: str | Pat
     root = Path(workdir)
     searched, to = Path(folder or root / "tunings"), Path(out or root / "libs")
     logic: dict[str, Any] = {}
+    choice = recall(root)
     for path in sorted(searched.glob("*/3_LibraryLogic/*.yaml")):
         fresh = load_logic(path)
+        _check_gpu(fresh, path, family_of(choice.name) if choice else None, str(root))
         try:
             if path.name in logic:
                 fresh = merge_logic(logic[path.name], fresh, force=False, folder=kind_of(fresh)).logic
@@ -195,11 +207,17 @@ def merge_folders(
     logic_files(base, empty=True)
     merged: dict[str, Merged | None] = {}
     for path in logic_files(new):  # all are merged before any is written
-        name = path.name
+        name, fresh = path.name, load_logic(path)
+        _check_gpu(fresh, path, of_folder(base), str(base))
         if not (base / name).exists():
+            if kind_of(fresh) != base.resolve().name:
+                raise LogicError(
+                    f"equality: {path} is of kind {kind_of(fresh)!r}, but {base} is not a folder of that name\n"
+                    "hint: merge into the folder of that kind"
+                )
             merged[name] = None
             continue
-        old, fresh = load_logic(base / name), load_logic(path)
+        old = load_logic(base / name)
         try:
             merged[name] = merge_logic(old, fresh, force=force, no_efficiency=no_efficiency, folder=base.resolve().name)
         except LogicError as error:
@@ -254,6 +272,12 @@ def _yaml() -> Any:
     except ImportError:
         raise ImportError("amd: reading library logic needs PyYAML\nhint: pip install pyyaml") from None
     return yaml
+
+
+def _check_gpu(logic: Any, path: Path, wanted: str | None, where: str) -> None:
+    found = architecture_of(logic)
+    if wanted and found and found != wanted:
+        raise LogicError(f"equality: {path} is for {found}, but {where} is for {wanted}\nhint: name files of one architecture")
 
 
 def _in_file(error: LogicError, path: Path) -> LogicError:

@@ -17,7 +17,7 @@ from ..validate import results
 from ..validate.comparison import Comparison
 from ..workdir import Target, Workdir
 from .architectures import get
-from .bench import Result, read_results
+from .bench import Result, devices, read_results
 
 # fields of a product, and the column of the output that has them; older versions do not print all of them
 _COLUMNS = {f"{name}{x}": f"{name}{x}".replace("_", "") for name in ("ld", "stride_") for x in "abcd"}
@@ -96,7 +96,7 @@ def compare(
     unverified : bool
         Keep also products whose error was not measured.
     architecture : str, optional
-        With it, times that the device cannot reach are not believed.
+        With it, outputs of another GPU are refused, and times that the device cannot reach are not believed.
     measured_shares : bool
         The shares in the configurations come from measured times. Otherwise they are estimates, and the shares of the products
         that were run now are computed again from these runs.
@@ -104,8 +104,15 @@ def compare(
     Raises
     ------
     ValueError
-        If the outputs have no result for any product.
+        If the outputs have no result for any product, or come from another GPU.
     """
+    for path in (*reference, *tuned, *verify):
+        found = devices(path)
+        if architecture and found and get(architecture).family not in found:
+            raise ValueError(
+                f"amd compare: {path} was measured on {' and '.join(sorted(found))}, but {workdir} is for {architecture}\n"
+                f"hint: run compare.sh on that GPU, or start again with --arch {min(found)}"
+            )
     targets = Workdir(workdir).configs()
     problems: list[Problem] = []
     runs = [_runs(paths, targets, problems) for paths in (reference, tuned, verify)]

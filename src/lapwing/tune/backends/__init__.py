@@ -43,7 +43,10 @@ def get(name: str) -> Backend:
         try:
             return cast(Backend, getattr(import_module(first), rest))
         except (ImportError, AttributeError) as error:
-            raise ValueError(f"tune: backend {name!r} could not be opened: {error}") from error
+            raise ValueError(
+                f"tune: backend {name!r} could not be opened: {error}"
+                "\nhint: write package.module:object, with the package installed"
+            ) from error
     raise ValueError(
         f"tune: unknown backend {name!r}\nhint: use one of auto, {', '.join(NAMES)}, replay:FILE, or package.module:object"
     )

@@ -47,7 +47,7 @@ class CublasLtBackend(CudaBackend):
     def supports(self, gemm: Gemm) -> str | None:
         for x in "abcd":
             if getattr(gemm, f"{x}_type") not in TYPES:
-                return f"lapwing does not ask cuBLASLt for {getattr(gemm, f'{x}_type')}"
+                return f"lapwing does not use cuBLASLt for {getattr(gemm, f'{x}_type')}"
         if gemm.compute not in COMPUTE:
             return f"cuBLASLt does not sum in {gemm.compute}"
         if ("b" if gemm.bias else "", gemm.activation) not in EPILOGUES:

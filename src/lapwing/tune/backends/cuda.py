@@ -25,7 +25,7 @@ def no_device(*packages: str) -> str | None:
             return f"{package} is not installed\nhint: pip install {package}"
     import torch
 
-    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+    return None if torch.cuda.is_available() else "torch finds no CUDA device"
 
 
 class CudaBackend:

@@ -48,7 +48,7 @@ def read_space(path: str | Path) -> dict[str, Recorded]:
                 continue
             products.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
     if not products:
-        raise ValueError(f"tune: {path} holds no trials")
+        raise ValueError(f"tune: {path} holds no trials\nhint: name a trials file that lapwing tune run wrote")
     return {key: Recorded(key, trials) for key, trials in products.items()}
 
 

@@ -38,7 +38,10 @@ class TritonBackend(CudaBackend):
 
     def missing(self) -> str | None:
         if "tensorflow" in sys.modules and "triton" not in sys.modules:
-            return "TensorFlow is loaded, and a process with its LLVM and Triton's crashes\nhint: tune in another process"
+            return (
+                "TensorFlow is loaded, and its LLVM together with Triton's crashes a process"
+                "\nhint: tune in a process without it"
+            )
         if reason := no_device("torch", "triton"):
             return reason
         import torch

@@ -51,14 +51,14 @@ class EnvironmentMismatch(ValueError):
         super().__init__(f"tune: {text}")
 
     def _hint(self) -> str:
-        hint = "tune again here, lapwing tune all"
+        hint = "tune again on this machine with lapwing tune all"
         threads = next((there for field, _, there in self.differences if field.endswith(": blas threads") and there), "")
         if not threads:
             return hint
         setting = (
-            f"OPENBLAS_NUM_THREADS={threads} (or OMP_NUM_THREADS), set before Python starts, gives as many threads as there"
+            f"OPENBLAS_NUM_THREADS={threads} (or OMP_NUM_THREADS), set before Python starts, gives the same number of threads"
         )
-        return setting if len(self.differences) == 1 else f"{setting}; for the rest {hint}"
+        return setting if len(self.differences) == 1 else f"{setting}; for the other differences {hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.differences, self.other)
@@ -202,7 +202,10 @@ def _read_manifest(path: Path) -> tuple[Environments, dict[str, Any]]:
         hint = f"did you mean {inside}?" if (inside / "manifest.json").is_file() else "lapwing tune all writes W/final"
         raise FileNotFoundError(f"tune: {path} is not a tuned library: {error}\nhint: {hint}") from None
     except ValueError as error:
-        raise ValueError(f"tune: the manifest of {path} cannot be read: {error}") from None
+        raise ValueError(
+            f"tune: the manifest of {path} cannot be read: {error}"
+            "\nhint: the file is damaged; write the library again with lapwing tune compare"
+        ) from None
     if manifest.get("schema") != SCHEMA:
         raise ValueError(f"tune: {path} has schema {manifest.get('schema')!r}; this version reads {SCHEMA}")
     environment = manifest.get("environment")

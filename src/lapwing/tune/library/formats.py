@@ -190,7 +190,7 @@ def _inductor(library: Library, path: Path) -> Export:
         notes += (
             f"{len(fast)} of them were tuned as tf32. Inductor's key does not say that: load the table only where "
             "torch.backends.cuda.matmul.allow_tf32 is set, or the tiles run in full float32 (right, but not what was timed). "
-            "A product that was tuned both ways has both tiles, of which Inductor times one against the other",
+            "A product that was tuned both ways has both tiles, and Inductor times them against each other",
         )
     return Export(paths, tuple(rows), left_out, notes if rows else ())
 

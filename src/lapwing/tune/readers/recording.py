@@ -88,7 +88,7 @@ def _why_nothing(folder: Path, watch: str) -> str:
         return "no library logged a product; --watch torch records torch's products on any device"
     if not (folder / "started.python").exists():
         other = "" if watch == "all" else "; --watch logs records cuBLAS, cuBLASLt and hipBLASLt in any program"
-        return f"no Python process of the program read PYTHONPATH (python -I and -E ignore it){other}"
+        return f"no Python process of the program uses PYTHONPATH (python -I and -E ignore it){other}"
     if not (folder / "started.torch").exists():
         other = "" if watch == "all" else "; --watch logs records what other frameworks run on a GPU"
         return f"the program did not import torch{other}"

@@ -154,7 +154,7 @@ def _estimate(call: Call, backend: Backend, times: Mapping[Gemm, float] | None) 
     gemm, reason = call.gemm, backend.supports(call.gemm)
     if times is not None and not reason:
         seconds = times.get(gemm)
-        return _Measured(call, seconds, "" if seconds else "the measured times do not have it")
+        return _Measured(call, seconds, "" if seconds else "it is missing from the measured times")
     return _Measured(call, None if reason else max(gemm.flops / _OPERATIONS, gemm.bytes / _BYTES), reason or "")
 
 
@@ -170,7 +170,7 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int, until: floa
         try:
             with lock_device(device, family(backend), patience) as locked:
                 if not locked:
-                    raise Refused("runtime", "another process kept the device until the time was over")
+                    raise Refused("runtime", "another process used the device until the time was over")
                 with closing(backend.open(call.gemm, device, 0)) as bench:
                     kernel = bench.build(backend.default(call.gemm))
                     (times,) = bench.time([kernel], 1)

@@ -62,7 +62,7 @@ def run(
     progress: Callable[[Step], None] | None = None,
     timeout: float = 60.0,
 ) -> RunSummary:
-    """Search faster candidates for every product in ``workdir/configs``.
+    """Search for faster candidates for every product in ``workdir/configs``.
 
     Every trial is kept in ``workdir/trials`` and is never repeated: a run that was stopped continues when it is started again,
     and several processes may work on one folder. Each candidate is built, checked and timed in another process; one that

@@ -67,11 +67,12 @@ def compare(
     until: float = inf,
     progress: Callable[[object], None] | None = None,
 ) -> tuple[Comparison, ...]:
-    """Time the default, the vendor's best and the best few candidates of each product in turns, and keep real winners.
+    """Time the default, the vendor's best and the best few candidates of each product in turns, and keep the real winners.
 
     A winner is kept when its ratio is at least ``threshold``, the lower end of the ratio's interval is above 1, a call saves at
     least ``minimum_us``, and the ratio can be believed: all rounds agree, the times are steady, and the device could be that
-    fast. Other samples choose the winner than measure its gain, since the luckiest of many looks better than it is.
+    fast. The gain is measured with other samples than those that chose the winner, since the luckiest of many looks better than
+    it is.
 
     Parameters
     ----------
@@ -137,7 +138,8 @@ def compare(
     here = {name: now for name, device in places.items() if (now := _environment(name, device)) is not None}
     if foreign and (reason := folder.elsewhere(foreign, here)):
         raise ValueError(
-            f"compare: the trials in {folder.path} were made elsewhere: {reason}\nhint: search again here, lapwing tune run"
+            f"compare: the trials in {folder.path} were made elsewhere: {reason}"
+            "\nhint: search again on this machine with lapwing tune run"
         )
     return ()
 

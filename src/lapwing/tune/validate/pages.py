@@ -64,7 +64,9 @@ def write(workdir: Any) -> Path:
         markdown, page = _markdown(rows, metrics, environment, list(drawn)), _html(rows, metrics, environment, drawn)
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # cut off, or written by another program
         what = f"{type(error).__name__}: {error}"
-        raise ValueError(f"report: the results in {folder} are damaged: {what}\nhint: lapwing tune compare W again") from error
+        raise ValueError(
+            f"report: the results in {folder} are damaged: {what}\nhint: run lapwing tune compare W again"
+        ) from error
     for name, png in drawn.items():
         (folder / f"{name}.png").write_bytes(png)
     write_atomic(folder / "report.md", markdown)

@@ -127,7 +127,7 @@ def interval(default: Sequence[float], tuned: Sequence[float], *, seed: int = 0,
     """
     a, b = np.asarray(default, np.float64), np.asarray(tuned, np.float64)
     if len(a) != len(b) or not len(a) or not (np.isfinite(a).all() and np.isfinite(b).all() and (b > 0).all()):
-        raise ValueError(f"compare: {len(a)} and {len(b)} samples\nhint: pass equally many of both, all finite and positive")
+        raise ValueError(f"compare: {len(a)} and {len(b)} samples\nhint: pass the same number of both, all finite and positive")
     drawn = np.random.default_rng(seed).integers(len(a), size=(_RESAMPLES, len(a)))
     ratios = np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1)
     low, high = np.quantile(ratios, [(1 - coverage) / 2, (1 + coverage) / 2])
