@@ -26,7 +26,7 @@ demo: $(BIN)/python
 	$(BIN)/lapwing demo
 
 test: $(BIN)/python
-	$(PIP) install --no-compile "$(TORCH)" $(FRAMEWORKS) -e ".[test]" || $(PIP) install --no-compile torch $(FRAMEWORKS) -e ".[test]"
+	$(PIP) install --no-compile "$(TORCH)" $(FRAMEWORKS) -e ".[test,docs]" || $(PIP) install --no-compile torch $(FRAMEWORKS) -e ".[test,docs]"
 	# TensorFlow's LLVM and Triton's end a process that has both: Triton lies apart, for its own tests
 	$(PIP) install --no-compile --no-deps --upgrade --target $(VENV)/triton "triton>=3.9" || echo "note: no Triton here; its tests are skipped"
 	$(MAKE) lint

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
 import charts  # noqa: E402
@@ -51,12 +52,13 @@ copybutton_prompt_is_regexp = True
 html_theme = "pydata_sphinx_theme"
 html_title = "lapwing"
 html_static_path = ["site/static"]
+html_favicon = "site/static/icon.svg"
 html_css_files = ["extra.css"]
 html_show_sourcelink = False
 html_show_sphinx = False
 html_sidebars = {"index": [], "performance": []}
 html_theme_options: dict[str, Any] = {
-    "logo": {"text": "lapwing"},
+    "logo": {"text": "lapwing", "image_light": "site/static/icon.svg", "image_dark": "site/static/icon.svg", "alt_text": ""},
     "navigation_with_keys": False,
     "show_prev_next": True,
     "show_toc_level": 2,
@@ -64,7 +66,8 @@ html_theme_options: dict[str, Any] = {
     "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    # the code of notebooks needs the width
+    "secondary_sidebar_items": {"**": ["page-toc"], **{f"tutorials/{path.stem}": [] for path in TUTORIALS}},
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }

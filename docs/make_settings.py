@@ -10,11 +10,12 @@ PAGE = Path(__file__).with_name("settings.md")
 
 HEAD = """# Environment variables
 
-Made by `docs/make_settings.py` from the list in `lapwing/core/settings.py`: every variable whose name begins with `LAPWING_`,
-and those of others that change what lapwing does. Beside them it reads, as their owners mean them: `LD_LIBRARY_PATH` and
-`MKLROOT` (where libraries are), `CUDA_VISIBLE_DEVICES`, the ranks that a launcher announces (`PMI_*`, `PMIX_RANK`, `OMPI_*`,
-`SLURM_*`, `MPI_LOCALRANKID`), `CXX` (in the demo of a C++ solver), and `TERM`, `NO_COLOR`, `DISPLAY` and `WAYLAND_DISPLAY`
-(how to show things).
+Every variable whose name begins with `LAPWING_`, and those of other programs that change what lapwing does. This page is made
+by `docs/make_settings.py` from the list in `lapwing/core/settings.py`.
+
+lapwing also reads these variables, with their usual meaning: `LD_LIBRARY_PATH` and `MKLROOT` (where libraries are),
+`CUDA_VISIBLE_DEVICES`, the ranks that a launcher announces (`PMI_*`, `PMIX_RANK`, `OMPI_*`, `SLURM_*`, `MPI_LOCALRANKID`),
+`CXX` (in the demo of a C++ solver), and `TERM`, `NO_COLOR`, `DISPLAY` and `WAYLAND_DISPLAY` (how to show things).
 """
 
 

@@ -12,18 +12,18 @@ PAGE = Path(__file__).with_name("support.md")
 
 HEAD = """# What runs where
 
-Made by `docs/make_support.py` from the engines' own capability rows. `lapwing info` says which engines are
-usable on your machine.
+Every operation with the engines that can do it; `lapwing info` says which of them work on your machine. This page is made by
+`docs/make_support.py` from the engines' own tables.
 
-GPUs of AMD: compiled, emulated, not run on a GPU ([amd.md](amd.md)).
+AMD GPUs: the code is compiled and was tested on an emulation, but not run on a GPU ([amd.md](amd.md)).
 
 | operation | engine | device | dtypes | how | AMD |
 |---|---|---|---|---|---|
 """
 
 TAIL = """
-Matrices that lie on several devices ([distributed.md](distributed.md), [distributed-jax.md](distributed-jax.md)); a part of the
-operations has limits that an error names:
+Matrices that are spread over several devices ([distributed.md](distributed.md), [distributed-jax.md](distributed-jax.md)). Some
+operations have limits; the error then says which:
 
 SEVERAL
 Each engine, in words:
@@ -42,8 +42,8 @@ FRAMEWORKS = """
 | compile | - | torch.compile, torch.export | jit, export | tf.function, SavedModel | - |
 | result may reuse the input's memory | overwrite | overwrite | donate | - | overwrite |
 
-Handed to the framework's own routine: `torch.func` inside `torch.compile` (torch.linalg); triangular solves inside every
-derivative. Neither counts toward a speed claim.
+The framework's own routine computes `torch.func` inside `torch.compile` (torch.linalg), and the triangular solves inside every
+derivative. Neither counts in the figures of lapwing's speed.
 """
 
 

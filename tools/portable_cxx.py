@@ -26,8 +26,9 @@ __attribute__((visibility("hidden"))) uint32_t arc4random(void) {
   return value;
 }
 """
-# options of g++ or of this Python's build that zig refuses or that would ask for a newer glibc
-DROPPED = ("-static-libstdc++", "-static-libgcc", "-specs=", "-flto", "-ffat-lto-objects", "-g", "-fdebug-prefix-map", "-Wl,-O")
+# options of g++ or of this Python's build (Debian's has several) that zig refuses, or that would find a newer glibc
+DROPPED = ("-static-libstdc++", "-static-libgcc", "-specs=", "-flto", "-ffat-lto-objects", "-g", "-fdebug-prefix-map")
+DROPPED += ("-Wl,-O", "-Wl,-Bsymbolic", "-L/usr/lib", "-L/lib")
 
 
 def archive(option: str) -> str:

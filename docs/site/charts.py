@@ -131,7 +131,8 @@ def batches(name: str) -> Figure:
 
 CHARTS = {
     "map-h200": lambda: the_map("map-h200"),
-    "map-cpu": lambda: the_map("map-cpu-xeon"),
+    "map-cpu-epyc": lambda: the_map("map-cpu-epyc"),
+    "map-cpu-xeon": lambda: the_map("map-cpu-xeon"),
     "batches-h200": lambda: batches("h200-batched"),
 }
 

@@ -61,18 +61,19 @@ def _start() -> str:
     lapwing = program()
     here = "" if lapwing == "lapwing" else f" (lapwing is {lapwing} here)"
     rows = (
-        ("demo", "a race against NumPy, and a picture (20 seconds)"),
-        ("info", "what works on this machine, and what is missing"),
-        ("explain cholesky --shape 1000x64x64", "which engine computes a call, and why"),
-        ("bench eigh --sizes 64,512 --peers", "measure it here, next to the other libraries"),
-        ("run script.py", "run a program with lapwing's linear algebra"),
-        ("tune all LOG --workdir W", "make the matrix products of a program faster"),
+        ("demo", "a race against NumPy, and a picture"),
+        ("doctor", "check the installation"),
+        ("info", "what works here, and what is missing"),
+        ("explain eigh --shape 1000x64x64", "which engine runs a call, and why"),
+        ("bench eigh --sizes 4,64 --peers", "compare it with other libraries"),
+        ("run --install torch script.py", "run your program with lapwing inside"),
+        ("tune all LOG --workdir W", "make its matrix products faster"),
     )
-    lines = "\n".join(f"  lapwing {command:<36} {text}" for command, text in rows)
+    lines = "\n".join(f"  lapwing {command:<33} {text}" for command, text in rows)
     return (
         f"lapwing {__version__}: dense linear algebra for NumPy, CuPy, PyTorch, JAX and TensorFlow\n\n"
         "  import lapwing\n"
-        "  x = lapwing.solve(a, b)   # arrays of any of them; also cholesky, eigh, svd, qr, lstsq, ...\n\n"
+        "  x = lapwing.solve(a, b)   # arrays of any of them; also cholesky, eigh, svd\n\n"
         f"Try{here}:\n{lines}\n\n"
         "All commands: lapwing --help"
     )
@@ -83,9 +84,9 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"lapwing {__version__}")
     commands = parser.add_subparsers(
         title="commands",
-        required=True,
         metavar="info | doctor | explain | bench | demo | insitu | kernels | launch | run | tune",
     )
+    parser.set_defaults(run=lambda options: print(_start()) or 0)
     for command in (info, doctor, explain, bench, demo, insitu, kernels, launch, run, tune):
         command.add_parser(commands)
     return parser

@@ -44,7 +44,42 @@ def test_lapwing_alone_says_where_to_begin(capsys):
     assert main([]) == 0
     out = capsys.readouterr().out
     assert out.startswith("lapwing ") and "lapwing demo" in out and "lapwing --help" in out
-    assert max(map(len, out.splitlines())) <= 100 and len(out.splitlines()) <= 16
+    assert max(map(len, out.splitlines())) <= 80 and len(out.splitlines()) <= 16
+
+
+def test_what_is_suggested_can_be_typed(capsys):
+    from lapwing.__main__ import _parser
+    from lapwing.cli.usage import _EXAMPLES
+
+    main([])
+    shown = [line[:44] for line in capsys.readouterr().out.splitlines() if line.startswith("  lapwing ")]
+    assert len(shown) >= 5
+    for line in [*shown, *_EXAMPLES.values()]:
+        _parser().parse_args(line.partition(", the")[0].split()[1:])
+    assert {parser for parser in _EXAMPLES if not _EXAMPLES[parser].startswith(parser)} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [("bnech", "bench"), ("bench choleski", "cholesky"), ("bench qr --szies 4", "--sizes"), ("tune al", "all")],
+)
+def test_a_slip_is_understood(words, meant, capsys):
+    assert main(words.split()) == 2
+    assert f"\nhint: did you mean {meant}? " in capsys.readouterr().err
+
+
+def test_doctor_tells_what_is_broken_from_what_is_not_installed(monkeypatch, capsys):
+    from lapwing.cli import doctor
+
+    monkeypatch.setattr(doctor, "installed_version", lambda name: "1.0" if name == "cupy" else "")
+    monkeypatch.setitem(sys.modules, "cupy", None)  # an import of it fails
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("BAD  cupy"))
+    assert "does not import" in lines[place] and lines[place + 1].strip().startswith("cure: pip install cupy")
+    place = lines.index("-    jax         not installed")
+    assert lines[place + 1].strip() == "to use it: pip install jax"
+    assert sum(line.startswith("BAD") for line in lines) == 1 and any(line.startswith("ok   native core") for line in lines)
 
 
 def test_a_file_that_cannot_be_written_is_named(monkeypatch, capfd):
@@ -94,3 +129,23 @@ def test_pictures_of_the_solver_are_left_here(monkeypatch, tmp_path, capsys):
     insitu_demo._pictures(tmp_path / "work", "", show=False, leave=True)
     assert (tmp_path / "lapwing-insitu-modes.png").read_bytes() == b"picture"
     assert "  ./lapwing-insitu-modes.png" in capsys.readouterr().out
+
+
+def test_the_demo_doubts_figures_of_few_repeats(monkeypatch):
+    from lapwing.bench.case import Case, Entry
+    from lapwing.bench.measure import measure
+    from lapwing.cli import demo
+
+    row = measure(Case(4, 10), [Entry("lapwing", "numpy", "auto"), Entry("numpy", "numpy")], repeat=2, fewest=2, floor=False)
+    assert demo._doubtful(row)
+    monkeypatch.setattr(demo, "_FEWEST", 2)
+    assert demo._doubtful(row) == row.unsteady
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_legend_of_every_table_fits(on_gpu):
+    from lapwing.bench.table import WIDEST, Table
+    from lapwing.cli.bench import _OPERATIONS
+
+    lines = [line for name in _OPERATIONS for line in Table.legend(on_gpu=on_gpu, operation=name).splitlines()]
+    assert WIDEST <= 100 and max(map(len, lines)) <= WIDEST

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .._version import __version__
+from ..core.engines import is_amd
 from ..core.native import native
 
 # names of distributions, by import name
@@ -20,6 +21,13 @@ PACKAGES["tensorflow"] += ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
 PACKAGES["cupy"] += ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")
 HOW_TO_GET = {name: f"pip install {name}" for name in PACKAGES if name != "numpy"}
 HOW_TO_GET |= {"tensorflow": "pip install tensorflow-cpu", "cupy": "pip install cupy-cuda13x"}
+
+
+def how_to_get(name: str) -> str:
+    """How to install a package on this machine."""
+    if name in ("torch", "jax", "cupy") and is_amd():
+        return f"install a build of {name} for ROCm"
+    return HOW_TO_GET[name]
 
 
 @dataclass(frozen=True)

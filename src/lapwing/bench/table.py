@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
+from textwrap import fill, wrap
 
 from .case import Row, Timing
 from .operations import operation_of
@@ -63,12 +63,13 @@ class Table:
     def legend(*, on_gpu: bool = False, operation: str = "cholesky") -> str:
         floor = "the bytes moved at the bandwidth of a device copy" if on_gpu else "a copy of the input (numpy.copy)"
         time = "device time per queued call; waited: wall time of one call with its wait" if on_gpu else "wall time per call"
-        return (
-            f"time: {time}, the minimum of all repeats.\n"
-            "vs best: how many times faster than the fastest peer.\n"
-            f"vs floor: time divided by that of {floor}.\n"
-            f"{operation_of(operation).work}"
+        lines = (
+            f"time: {time}, the minimum of all repeats.",
+            "vs best: how many times faster than the fastest peer.",
+            f"vs floor: time divided by that of {floor}.",
+            operation_of(operation).work,
         )
+        return "\n".join(fill(line, WIDEST, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 
 def seconds_in_words(seconds: float | None) -> str:

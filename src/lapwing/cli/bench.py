@@ -263,8 +263,8 @@ def _check_memory(cases: list[Case], entries: list[Entry]) -> None:
         if free is not None and _ARRAYS * len(names) * copy > free:
             what = f"n={case.n}{f' batch={case.batch}' if case.batch > 1 else ''} {case.dtype}"
             raise UsageError(
-                f"{what} needs about {bytes_in_words(copy)} per copy; {bytes_in_words(free)} are free here\n"
-                f"hint: {_ARRAYS} copies are held for each of: {', '.join(names)}"
+                f"{what} needs {_ARRAYS} copies of {bytes_in_words(copy)} for each of {', '.join(names)}; "
+                f"{bytes_in_words(free)} are free here\nhint: use smaller --sizes or --batch, or fewer --peers"
             )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..bench.environment import HOW_TO_GET, gpus_here, installed_version
+from ..bench.environment import gpus_here, how_to_get, installed_version
 from ..core import packs
 from ..core.engines import is_amd, library_engine, missing_gpu
 from ..core.native import how_to_build, missing_reason, native
@@ -19,7 +19,7 @@ from ..planner import ALL
 
 class Finding(NamedTuple):
     part: str
-    works: bool
+    works: bool | None  # None: not here, and not needed
     text: str
     cure: str = ""
 
@@ -30,13 +30,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: nothing is broken. What is merely not installed is no fault."""
+    """0: nothing is broken."""
     broken = False
     for finding in _findings():
-        broken |= not finding.works
-        print(f"{'ok ' if finding.works else 'BAD'}  {finding.part:<12}{finding.text}")
+        broken |= finding.works is False
+        mark = {True: "ok", False: "BAD", None: "-"}[finding.works]
+        print(f"{mark:<5}{finding.part:<12}{finding.text}")
         if finding.cure:
-            print(f"{'':17}cure: {finding.cure}")
+            print(f"{'':17}{'to use it' if finding.works is None else 'cure'}: {finding.cure}")
     return int(broken)
 
 
@@ -63,13 +64,12 @@ def _native() -> Finding:
 def _framework(name: str) -> Finding:
     version = installed_version(name)
     if not version:
-        return Finding(name, True, "not installed", HOW_TO_GET[name])
+        return Finding(name, None, "not installed", how_to_get(name))
     try:
         module = importlib.import_module(name)
     except Exception as error:  # whatever a broken installation raises
-        return Finding(
-            name, False, f"{version} does not import: {str(error).splitlines()[0]}", f"{HOW_TO_GET[name]} --force-reinstall"
-        )
+        again = " --force-reinstall" if how_to_get(name).startswith("pip") else " again"
+        return Finding(name, False, f"{version} does not import: {str(error).splitlines()[0]}", f"{how_to_get(name)}{again}")
     rocm = getattr(getattr(module, "version", None), "hip", None)
     return Finding(name, True, f"{version}{f', built for ROCm {rocm}' if rocm else ''}")
 
@@ -78,7 +78,7 @@ def _gpu() -> Iterator[Finding]:
     if native is None:
         return
     if reason := native.missing("driver"):
-        yield Finding("GPU", True, f"none: {reason}", "none is needed; with one, install its driver")
+        yield Finding("GPU", None, f"none: {reason}", "install the driver of your GPU")
         return
     for place, gpu in enumerate(gpus_here()):
         yield Finding(f"GPU {place}", True, f"{gpu.name}; {gpu}")
@@ -93,21 +93,28 @@ def _mpi() -> Finding:
     try:
         from mpi4py import MPI
     except ImportError:
-        return Finding("MPI", True, "mpi4py is not installed; one process is enough for one machine", "pip install mpi4py")
+        return Finding(
+            "MPI", None, "mpi4py is not installed; only matrices over many ranks need it", "pip install mpich mpi4py"
+        )
     except Exception as error:  # an MPI library that does not load
         return Finding("MPI", False, str(error).splitlines()[0], "install an MPI library: pip install mpich")
-    return Finding("MPI", True, MPI.Get_library_version().splitlines()[0].strip("\0"))
+    return Finding("MPI", True, " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()))
 
 
 def _caches() -> Iterator[Finding]:
     for part, what in (("kernels", "compiled kernels"), ("records", "records")):
         path = cache_path(part)
         if path is None:
-            yield Finding("cache", True, f"{what} are not kept: LAPWING_CACHE is empty", "unset LAPWING_CACHE")
+            yield Finding("cache", None, f"{what} are not kept: LAPWING_CACHE is empty", "unset LAPWING_CACHE")
         elif path.exists() and cache_folder(part) is None:
             yield Finding("cache", False, f"{path} is not used: others can write to it", f"chmod 700 {path} {path.parent}")
         else:
             yield Finding("cache", True, f"{what} in {path}")
     for pack, _, _, problem in packs.in_use():
         if problem:
-            yield Finding("kernel pack", False, f"{pack} is not used: {problem}", "pip install --force-reinstall lapwing")
+            yield Finding(
+                "kernel pack",
+                False,
+                f"{pack} is not used: {problem}",
+                "delete it, or make it again with lapwing kernels build",
+            )

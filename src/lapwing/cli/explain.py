@@ -53,9 +53,8 @@ def _count(text: str) -> int:
         return int(text)
     except ValueError:
         grid = "x" in text and all(part.isdigit() for part in text.split("x"))
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number" + (f"; for a grid --grid {text}" if grid else "")
-        ) from None
+        instead = f"--grid {text} is a grid of devices" if grid else "for example --devices 4"
+        raise UsageError(f"--devices {text!r} is not a whole number\nhint: {instead}") from None
 
 
 def run(options: argparse.Namespace) -> int:

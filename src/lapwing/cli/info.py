@@ -7,9 +7,9 @@ import platform
 from pathlib import Path
 
 from .. import planner
-from ..bench.environment import HOW_TO_GET, Environment, counted, environment, installed_version
+from ..bench.environment import HOW_TO_GET, Environment, counted, environment, how_to_get, installed_version
 from ..core import packs
-from ..core.engines import is_amd
+from ..core.engines import is_amd, missing_gpu
 from ..core.native import how_to_build, missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     where = environment()
     _versions(where)
     _devices(where)
-    _engines()
+    _engines(where)
     _solvers(where)
     _missing(where)
     _folders()
@@ -52,18 +52,20 @@ def _devices(where: Environment) -> None:
         names = {"compiler": "hipRTC", "blas": "rocBLAS", "solver": "rocSOLVER"}
         print(f"{'':14}{', '.join(f'{names[part]} {version}' for part, version in versions.items() if part in names)}")
     if not where.gpus:
-        print("  cuda        none found")
+        print(f"  cuda        {missing_gpu() if native is not None else 'none found'}")
 
 
-def _engines() -> None:
+def _engines(where: Environment) -> None:
     print("\nengines")
+    no_gpu = "" if where.gpus or native is None else f"cuda: {missing_gpu()}"  # said once, with the devices
     for engine in planner.engines():
-        where = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
-        print(f"  {engine.name:<12}{where:<20}{engine.what}")
-        if engine.missing and engine.name != "reference":
+        usable = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
+        print(f"  {engine.name:<12}{usable:<20}{engine.what}")
+        reason = engine.missing.removesuffix(no_gpu).removesuffix("; ")
+        if reason and engine.name != "reference":
             # the engines for several devices do not need the native core
             has_reason = native is not None or engine.name in {backend.name for backend in PUBLIC}
-            print(f"{'':14}{engine.missing if has_reason else 'the native core was not built, see below'}")
+            print(f"{'':14}{reason if has_reason else 'the native core was not built, see below'}")
 
 
 def _solvers(where: Environment) -> None:
@@ -86,7 +88,7 @@ def _solvers(where: Environment) -> None:
 
 
 def _missing(where: Environment) -> None:
-    lines = [(name, "not installed", hint) for name, hint in HOW_TO_GET.items() if not installed_version(name)]
+    lines = [(name, "not installed", how_to_get(name)) for name in HOW_TO_GET if not installed_version(name)]
     if native is None:
         lines.append(("native core", missing_reason, how_to_build()))
     elif installed_version("tensorflow") and not Path(planner.__file__).with_name("_tensorflow.abi3.so").exists():

@@ -26,6 +26,7 @@ _SMALL, _LARGE = range(1, 129), (200, 256, 512, 1024, 4096, 20_000)
 # One matrix, some and many. The second stage of eigh has a kernel for each number of matrices that share a warp.
 _BATCHES, _EIGH_BATCHES, _LARGE_BATCHES = (1, 100, 10_000), (1, 1000, 2000, 4000, 10_000), (1, 100)
 _TALL = 100_000  # rows of a matrix that is taken in passes over them
+_WIDEST_LSTSQ = 4096  # a column of complex128 must fit the shared memory of every GPU
 # Kernels up to n = 32 are compiled for their order, larger ones for its alignment and for how many fit on a multiprocessor.
 # Derivatives and rarer choices are in a pack for these orders alone.
 _ROUND = {*range(1, 17), 20, 24, 28, *range(32, 129, 8), *_LARGE}
@@ -67,7 +68,7 @@ def calls(n: int) -> Iterator[Call]:
             yield "qr", 0, (batch, longer, n, n)
             for operation in ("qr_r", "qr_raw"):
                 yield operation, 0, (batch, longer, n)
-            if is_round:  # compiled for the number of rows
+            if is_round and n <= _WIDEST_LSTSQ:  # compiled for the number of rows
                 yield "lstsq", 0, (batch, longer, n, 1)
             for rows, columns in ((longer, n), (n, longer)):
                 yield "svd", 0, (batch, rows, columns, 0)

@@ -168,7 +168,9 @@ def _command(options: argparse.Namespace, launch: list[str]) -> list[str]:
     if not words:
         raise UsageError("launch: nothing to run\nhint: lapwing launch -n 4 script.py")
     if not Path(words[0]).exists():
-        raise UsageError(f"launch: there is no file {words[0]}\nhint: put a program that is not a Python script after --")
+        raise UsageError(
+            f"launch: there is no file {words[0]}\nhint: check its name; put a program that is not a Python script after --"
+        )
     return [*runner, *words]
 
 

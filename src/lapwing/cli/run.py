@@ -7,6 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from ..bench.environment import counted
 from ..doors import DOORS, install
 from .usage import UsageError, parse_words, sentence
 
@@ -36,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("run: no script was named\nhint: lapwing run --install torch script.py")
     target, *arguments = command
     if options.module is None and not Path(target).exists():
-        raise UsageError(f"run: there is no file {target}\nhint: lapwing run script.py, or lapwing run -m module")
+        raise UsageError(f"run: there is no file {target}\nhint: lapwing run --install torch script.py, or -m module")
     try:
         handle = install(*names)
     except ImportError as error:
@@ -58,7 +59,8 @@ def _run(options: argparse.Namespace) -> int:
         handle.undo()
         if options.report:
             for function, calls in handle.report().items():
-                text = f"lapwing: {function}: {calls['lapwing']} calls by lapwing, {calls['own']} by the library"
+                ours = counted(int(calls["lapwing"]), "call")
+                text = f"lapwing: {function}: {ours} by lapwing, {calls['own']} by the library"
                 text += f", about {calls['saved']:.2g} s saved (estimate)" if "saved" in calls else ""
                 print(text, file=sys.stderr)
     return 0

@@ -52,7 +52,9 @@ def configure(options: argparse.Namespace, log: Log) -> int:
     from ..tune import configure as choose_products
     from ..tune.amd import architectures, bench
 
-    choice = architectures.choose(options.arch, log.architectures, (call.gemm for call in log.calls), options.workdir)
+    measured_on = set().union(*(bench.devices(_existing(path, "--times")) for path in options.times or ()))
+    logged = {*log.architectures, *measured_on}
+    choice = architectures.choose(options.arch, logged, (call.gemm for call in log.calls), options.workdir)
     print(f"architecture: {choice}")
     times = _times(options.times, log) if options.times else None
     chosen = choose_products(log, options.workdir, backend="hipblaslt", keep_thr=options.keep_thr, times=times)

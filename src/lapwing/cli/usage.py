@@ -8,8 +8,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..core.problem import DEVICES, DTYPES
 
@@ -18,11 +19,68 @@ class UsageError(Exception):
     """Ends the program with exit code 2; a second line of the message is the hint."""
 
 
+# a command line to start from, for the commands that need arguments: shown by --help, and when an argument is missing
+_EXAMPLES = {
+    "lapwing": "lapwing demo",
+    "lapwing bench": "lapwing bench cholesky --sizes 4,16,64 --batch 1000 --peers",
+    "lapwing explain": "lapwing explain eigh --shape 1000x64x64",
+    "lapwing insitu watch": "lapwing insitu watch FOLDER, the output folder of the run",
+    "lapwing kernels": "lapwing kernels build --arch sm_90",
+    "lapwing kernels info": "lapwing kernels info FILE.pack",
+    "lapwing launch": "lapwing launch -n 4 script.py",
+    "lapwing run": "lapwing run --install torch,numpy script.py",
+    "lapwing tune": "lapwing tune all gemms.csv --workdir W --budget 30m",
+    "lapwing tune all": "lapwing tune all gemms.csv --workdir W --budget 30m",
+    "lapwing tune record": "lapwing tune record -o gemms.csv -- python serve.py",
+    "lapwing tune read": "lapwing tune read gemms.csv",
+    "lapwing tune configure": "lapwing tune configure gemms.csv --workdir W",
+    "lapwing tune run": "lapwing tune run W --budget 30m",
+    "lapwing tune export": "lapwing tune export W/final --format vllm -o FOLDER",
+    "lapwing tune merge": "lapwing tune merge A/final B/final -o C",
+    "lapwing tune amd": "lapwing tune amd gather W",
+    "lapwing tune amd merge": "lapwing tune amd merge BASE W/final OUT",
+}
+
+
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of printing the whole usage."""
+    """Raises UsageError, in words of our own, instead of printing the whole usage."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.example = _EXAMPLES.get(self.prog, "")
+        self.epilog = self.example and f"For example: {self.example}"
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\nhint: {self.prog} --help")
+        help_text, command = f"{self.prog} --help", self.prog.removeprefix("lapwing ")
+        if found := re.fullmatch(r"argument (.+?): invalid choice: '?(.*?)'? \(choose from (.*)\)", message, re.S):
+            choices = [word.strip(" '") for word in found[3].split(",")]
+            meant = _meant(found[2], choices)
+            if " | " in found[1]:
+                raise UsageError(f"there is no command {found[2]!r}\nhint: {meant}{help_text} lists all commands")
+            raise UsageError(f"{found[1]} {found[2]!r} is not known\nhint: {meant}use one of {', '.join(choices)}")
+        if found := re.fullmatch(r"argument (.+?): invalid (int|float) value: (.*)", message):
+            raise UsageError(f"{found[1]} {found[3]} is not a {'whole ' * (found[2] == 'int')}number\nhint: {help_text}")
+        if found := re.fullmatch(r"the following arguments are required: (.*)", message):
+            missing = "a command" if " | " in found[1] else found[1].replace(", ", " and ")
+            verb = "are" if ", " in found[1] else "is"
+            raise UsageError(f"{command}: {missing} {verb} missing\nhint: {self.example or help_text}")
+        raise UsageError(f"{message.removeprefix('argument ')}\nhint: {self.example or help_text}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The parser of a command refuses what it does not know itself, so that the hint fits the command."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            meant = _meant(unknown[0].partition("=")[0], self._option_string_actions)
+            where = self.prog.removeprefix("lapwing").strip()
+            raise UsageError(
+                f"{where}{': ' * bool(where)}{unknown[0]!r} is not known\nhint: {meant}{self.prog} --help lists all options"
+            )
+        return namespace, unknown
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, list(known), 1, cutoff=0.7)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def sentence(text: str) -> str:
