@@ -27,13 +27,4 @@ struct Exchange {
   void (*stream)();
 };
 
-// Row-major without gaps.
-inline bool is_contiguous(const Tensor& tensor) {
-  if (!tensor.strides) return true;
-  int64_t step = 1;
-  for (int i = tensor.axes; i-- > 0; step *= tensor.shape[i])
-    if (tensor.shape[i] != 1 && tensor.strides[i] != step) return false;
-  return true;
-}
-
 }  // namespace lapwing::dlpack

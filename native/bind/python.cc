@@ -189,13 +189,32 @@ bool is_conjugated(PyObject* tensor) {
   return yes;
 }
 
+// Whether matrices lie in memory one after the other, `turned` column by column, else row by row. Strides are multiples of `unit`.
+template <class Int>
+bool is_dense(int axes, const Int* shape, const Int* strides, int64_t unit, bool turned) {
+  if (!strides) return !turned;
+  if (turned && axes < 2) return false;
+  int64_t step = unit;
+  for (int i = axes; i-- > 0;) {
+    const int axis = turned && i >= axes - 2 ? 2 * axes - 3 - i : i;
+    if (shape[axis] != 1 && strides[axis] != step) return false;
+    step *= shape[axis];
+  }
+  return true;
+}
+
 // A row-major array in CPU memory: of NumPy and of the dtype named, or a tensor of `dtype`, which the first one sets. false: it is
-// none, perhaps with a Python error.
-bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, Array* array) {
+// none, perhaps with a Python error. turned: where the adjoint of the matrices lies in memory so, this is set instead.
+bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, Array* array, bool* turned = nullptr) {
   if (!is_tensor(object)) {
-    const Py_buffer* view = *dtype < 0 ? nullptr : views.open(object, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0));
-    if (view) *array = {view->buf, view->ndim, view->shape};
-    return view != nullptr;
+    const int kind = (turned ? PyBUF_STRIDES : PyBUF_C_CONTIGUOUS) | (writable ? PyBUF_WRITABLE : 0);
+    const Py_buffer* view = *dtype < 0 ? nullptr : views.open(object, kind);
+    if (!view) return false;
+    *array = {view->buf, view->ndim, view->shape};
+    if (!turned || is_dense(view->ndim, view->shape, view->strides, view->itemsize, false)) return true;
+    *turned = (*dtype == lapwing::F32 || *dtype == lapwing::F64) &&
+              is_dense(view->ndim, view->shape, view->strides, view->itemsize, true);
+    return *turned;
   }
   lapwing::dlpack::Tensor tensor;
   if (tensors.exchange->describe(object, &tensor)) return false;
@@ -207,8 +226,11 @@ bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, A
   const int32_t found = (is_complex ? lapwing::C64 : lapwing::F32) + (width == 64);
   if (*dtype < 0) *dtype = found;
   *array = {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.axes, reinterpret_cast<const Py_ssize_t*>(tensor.shape)};
-  if (found != *dtype || tensor.device.kind != lapwing::dlpack::ON_CPU || !is_contiguous(tensor)) return false;
-  return !is_complex || !is_conjugated(object);
+  if (found != *dtype || tensor.device.kind != lapwing::dlpack::ON_CPU) return false;
+  const bool conjugated = is_complex && is_conjugated(object);
+  if (is_dense(tensor.axes, tensor.shape, tensor.strides, 1, false) && !conjugated) return true;
+  if (turned) *turned = conjugated == is_complex && is_dense(tensor.axes, tensor.shape, tensor.strides, 1, true);
+  return turned && *turned;
 }
 
 // Sizes of an operation on square matrices, with right-hand sides (for one matrix also a vector) or without. false: not such
@@ -246,7 +268,7 @@ PyObject* run_all(Frame& frame, int status_at) {
 
 // direct(op, dtype, threads, flags, *arrays) -> whether it was done, and for all matrices. The short way for arrays of NumPy, and for
 // tensors with dtype -1, that need no preparation: they are the inputs and the outputs but the last, which is the status of each
-// matrix.
+// matrix. Triangles may also be the adjoints of what lies in memory.
 PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t first = 4;
   Frame frame;
@@ -264,8 +286,10 @@ PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const int inputs = lapwing::count_of(lapwing::OPERATIONS[frame.op].inputs);
   Views views;
   Array array[std::size(frame.buffer)];
+  bool turned = false;
   for (Py_ssize_t i = 0; i < count - first; i++) {
-    const bool opened = open_array(views, args[first + i], i >= inputs, &frame.dtype, &array[i]);
+    const bool may_turn = i == 0 && frame.op == lapwing::TRIANGULAR;
+    const bool opened = open_array(views, args[first + i], i >= inputs, &frame.dtype, &array[i], may_turn ? &turned : nullptr);
     const uintptr_t part = frame.dtype == lapwing::F32 || frame.dtype == lapwing::C64 ? 4 : 8;
     if (!opened || reinterpret_cast<uintptr_t>(array[i].address) % part) {
       PyErr_Clear();
@@ -274,9 +298,11 @@ PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
     frame.buffer[i] = array[i].address;
   }
   if (!read_shapes(frame, &array[0], inputs > 1 ? &array[1] : nullptr)) Py_RETURN_FALSE;
+  if (turned) frame.flags ^= lapwing::UPPER | lapwing::ADJOINT;
   // the long way is short beside so much work, and a matrix that fails would be worked on twice
   constexpr int64_t MOST_ELEMENTS = 1 << 18;
-  if (frame.size[0] * frame.size[1] * frame.size[1] > MOST_ELEMENTS) Py_RETURN_FALSE;
+  const int64_t work = frame.op == lapwing::TRIANGULAR ? frame.size[2] / 64 : 1;  // of an element, in that of a factorization
+  if (frame.size[0] * frame.size[1] * frame.size[1] * work > MOST_ELEMENTS) Py_RETURN_FALSE;
   return run_all(frame, int(count - first));
 }
 

@@ -183,12 +183,22 @@ struct OneColumn {
     int64_t j = begin;
     for (; j + 8 * W <= end; j += 8 * W) subtract_tile<8>(row, count, step, j);
     for (; j + W <= end; j += W) subtract_tile<1>(row, count, step, j);
-    for (; j < end; j++)
-      for (int64_t k = 0, i = row; k < count; k++, i += step) x[j] -= l[i * n + j] * x[i];
+    if (j < end) subtract_part(row, count, step, j, end);
   }
-  // for the unknowns [first, last) of a block, and what is known of it at [begin, end)
-  void subtract(int64_t first, int64_t last, int64_t begin, int64_t end) const {
-    turned ? subtract_columns(begin, end, first, last) : subtract_rows(first, last, begin, end);
+  // for fewer columns than a vector has: lanes beside them may read anything, and are not kept
+  void subtract_part(int64_t row, int64_t count, int64_t step, int64_t j, int64_t end) const {
+    const int64_t window = std::max<int64_t>(0, end - W);
+    R part[W] = {};
+    std::copy(x + j, x + end, part + j - window);
+    if (n >= W) {
+      Vec<R> sum = load(part);
+      for (int64_t k = 0; k < count; k++, row += step) sum = less(load(l + row * n + window), broadcast(x[row]), sum);
+      store(part, sum);
+    } else {
+      for (int64_t k = 0; k < count; k++, row += step)
+        for (int64_t c = j; c < end; c++) part[c - window] -= l[row * n + c] * x[row];
+    }
+    std::copy_n(part + j - window, end - j, x + j);
   }
 
   // ROWS unknowns or fewer, with nothing left to subtract but each other
@@ -202,6 +212,34 @@ struct OneColumn {
         sum -= (turned ? l[k * n + i] : l[i * n + k]) * x[k];
       }
       x[i] = unit ? sum : sum / l[i * (n + 1)];
+    }
+  }
+
+  // A vector of unknowns of L^-T x, likewise: each is subtracted from all the others at once
+  template <bool DOWN>
+  void solve_vector(int64_t first) const {
+    Vec<R> y = load(x + first);
+#pragma GCC unroll 16
+    for (int step = 0; step < W; step++) {
+      const int i = DOWN ? step : W - 1 - step;
+      const R* line = l + (first + i) * n + first;
+      const Mask<R> open = DOWN ? lane_numbers<R>() > broadcast_int<R>(i) : lane_numbers<R>() < broadcast_int<R>(i);
+      Vec<R> found = __builtin_shuffle(y, broadcast_int<R>(i));
+      if (!unit) found /= broadcast(line[i]);
+      // what is not part of the triangle may be anything
+      const Vec<R> others = (Vec<R>)((Mask<R>)load(line) & open);
+      const Mask<R> here = lane_numbers<R>() == broadcast_int<R>(i);
+      y = (Vec<R>)(((Mask<R>)found & here) | ((Mask<R>)less(others, found, y) & ~here));
+    }
+    store(x + first, y);
+  }
+  void solve_turned(int64_t first, int64_t last) const {
+    const bool down = downwards();
+    for (int64_t s = 0; s < last - first; s += W) {
+      const int64_t begin = down ? first + s : std::max(first, last - s - W), end = down ? std::min(last, begin + W) : last - s;
+      if (end - begin < W) solve_few(begin, end);
+      else down ? solve_vector<true>(begin) : solve_vector<false>(begin);
+      down ? subtract_columns(begin, end, end, last) : subtract_columns(begin, end, first, begin);
     }
   }
 
@@ -223,9 +261,10 @@ struct OneColumn {
       known = ready;
     }
     for (int64_t i = first; !turned && i < last; i++) x[i] -= lane_sum(load(sums + (i - first) * W));
-    for (int64_t s = 0; s < last - first; s += ROWS) {
+    if (turned) solve_turned(first, last);
+    for (int64_t s = 0; !turned && s < last - first; s += ROWS) {
       const int64_t begin = down ? first + s : std::max(first, last - s - ROWS), end = down ? std::min(last, begin + ROWS) : last - s;
-      down ? subtract(begin, end, first, begin) : subtract(begin, end, end, last);
+      down ? subtract_rows(begin, end, first, begin) : subtract_rows(begin, end, end, last);
       solve_few(begin, end);
     }
     solved.store(number + 1, std::memory_order_release);

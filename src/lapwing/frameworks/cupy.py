@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.native import AUTO, CUDA, missing_reason, native
 from ..core.operation import Operation, Params
-from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
+from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
@@ -54,10 +54,9 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         turned = False
         aligned = a.data.ptr % a.itemsize == 0
         if not (aligned and a.flags.c_contiguous):
-            # memory of the transpose: its upper triangle is our lower one
             turned = aligned and operation.turned(a.dtype.name, params[0]) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
             if turned:
-                a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
+                a, params = a.swapaxes(-1, -2), (operation.turned_flags(params[0]), *params[1:])
             else:
                 a, overwrite = _aligned(a) if not aligned else cp.array(a, order="C"), True
         others = [_plain(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]

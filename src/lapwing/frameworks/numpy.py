@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.native import AUTO, CPU, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params
-from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
+from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
@@ -55,10 +55,9 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     turned = False
     flags = a.flags
     if not flags.carray and not (flags.c_contiguous and flags.aligned):
-        # memory of the transpose: its upper triangle is our lower one
         turned = operation.turned(_NAME[dtype], params[0]) and flags.aligned and a.swapaxes(-1, -2).flags.c_contiguous
         if turned:
-            a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
+            a, params = a.swapaxes(-1, -2), (operation.turned_flags(params[0]), *params[1:])
         else:
             a, overwrite = np.array(a, order="C"), True
     if others:

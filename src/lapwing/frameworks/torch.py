@@ -158,10 +158,12 @@ def _run(
     address = a.data_ptr()
     lazy = a.is_conj() or a.is_neg() or (address & 15 and _unaligned(a, address))
     if lazy or not a.is_contiguous():
-        # memory of the transpose: its upper triangle is our lower one
         turned = not lazy and operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous()
-        if turned:
-            a, params = a.mT, (params[0] ^ UPPER, *params[1:])
+        # the adjoint of a lazy adjoint is plain memory
+        unconjugated = operation.turns == "adjoint" and a.is_conj() and not a.is_neg() and a.mH.is_contiguous()
+        unconjugated = unconjugated and not _unaligned(a, address)
+        if turned or unconjugated:
+            a, params = a.mT if turned else a.mH, (operation.turned_flags(params[0]), *params[1:])
         else:
             a, overwrite = _plain(a), True
             address = a.data_ptr()

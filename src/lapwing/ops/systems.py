@@ -182,6 +182,7 @@ TRIANGULAR = Operation(
     vjp=derivatives.triangular_vjp,
     keeps_inputs=lambda params: True,
     by_columns=True,
+    turns="adjoint",
 )
 LU = Operation(
     "lu",
