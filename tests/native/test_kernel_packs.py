@@ -304,9 +304,9 @@ def test_a_dry_call_names_the_kernels_that_the_real_one_asks_for(child):
     def both(op, dtype, flags, sizes, engine="auto"):
         call = (OPS[op], DTYPE_CODE[dtype], CUDA, 0, ENGINES[engine], 0, flags, sizes)
         named.update(native.kernels(*call, (132, 232448, 90, "Mock GPU")))
-        places = [Memory(1 << 22) for _ in range(5)]
+        scratch, places = Scratch(), [Memory(1 << 22) for _ in range(5)]
         with suppress(RuntimeError):  # kernels that the stand-in cannot run are compiled all the same
-            native.run(*call, 0, lambda size: Memory(size).address, *[place.address for place in places])
+            native.run(*call, 0, scratch, *[place.address for place in places])
     for dtype in DTYPE_CODE:
         for n in (3, 12, 33, 64):
             both("cholesky", dtype, 0, (2, n))
