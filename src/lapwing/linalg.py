@@ -42,6 +42,7 @@ from .ops.eig import eigvals as _eigvals
 from .ops.eigh import EighResult
 from .ops.eigh import eigh as _eigh
 from .ops.eigh import eigvalsh as _eigvalsh
+from .ops.functions import power as _power
 from .ops.matmul import matmul as _matmul
 from .ops.qr import QRResult
 from .ops.qr import qr as _qr
@@ -159,11 +160,11 @@ def svdvals(x: Any, /) -> Any:
 
 
 def _light(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, also for arrays of libraries that only share their memory, and for NumPy's arrays without axes."""
+    """The same function, which also takes NumPy's scalars and arrays of libraries that only share their memory."""
 
     @_wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        # NumPy makes scalars of arrays without axes
+        # NumPy returns scalars instead of arrays without axes
         arguments = tuple(_asarray(x) if isinstance(x, _Scalar) else _as_array(x) for x in arguments)
         if any(_foreign.accepts(type(x)) for x in arguments):
             return _foreign.through(function)(*arguments, **options)
@@ -172,8 +173,8 @@ def _light(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _own(name: str, x1: Any, x2: Any = None) -> Any:
-    """The functions of the library of the arrays."""
+def _functions(name: str, x1: Any, x2: Any = None) -> Any:
+    """The functions of the library that the arrays belong to."""
     functions = _frameworks.of(x1, name).light
     if x2 is not None and _frameworks.of(x2, name).light is not functions:
         kinds = [f"{type(x).__module__}.{type(x).__qualname__}" for x in (x1, x2)]
@@ -198,28 +199,28 @@ def _length(name: str, x: Any, axis: int) -> Any:
 @_light
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Cross product of vectors with three elements."""
-    own = _own("cross", x1, x2)
+    functions = _functions("cross", x1, x2)
     for x in (x1, x2):
         length = _length("cross", x, axis)
         if length is not None and length != 3:
             raise _ShapeError(f"cross: expected 3 elements along axis {axis}, got shape {tuple(_shape('cross', x))}")
-    return own.cross(x1, x2, axis=axis)
+    return functions.cross(x1, x2, axis=axis)
 
 
 @_light
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """The diagonals; ``offset`` above zero is above the main diagonal."""
     _shape("diagonal", x, 2)
-    return _own("diagonal", x).diagonal(x, offset=offset)
+    return _functions("diagonal", x).diagonal(x, offset=offset)
 
 
 @_light
 def matmul(x1: Any, x2: Any, /) -> Any:
     """Matrix product; dtypes are promoted."""
-    own = _own("matmul", x1, x2)
+    functions = _functions("matmul", x1, x2)
     if x1.dtype == x2.dtype or not (len(_shape("matmul", x1)) and len(_shape("matmul", x2))):
         return _matmul(x1, x2)
-    return own.matmul(x1, x2)
+    return functions.matmul(x1, x2)
 
 
 @_light
@@ -233,7 +234,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 
 @_light
 def matrix_power(x: Any, n: int, /) -> Any:
-    """x multiplied with itself n times; of the inverse for a negative n."""
+    """x multiplied with itself n times; the inverse -n times for a negative n."""
     framework, n = _frameworks.of(x, "matrix_power"), _index(n)
     shape = _shape("matrix_power", x, 2)
     _check_square("matrix_power", shape, "float64")  # of any dtype
@@ -241,20 +242,14 @@ def matrix_power(x: Any, n: int, /) -> Any:
         _check_matrix("matrix_power", shape, framework.dtype_of(x))
         x, n = _inv(x), -n
     xp = framework.Namespace
-    power = None
-    while n:  # by the binary digits of n
-        if n & 1:
-            power = x if power is None else xp.matmul(power, x)
-        n >>= 1
-        x = xp.matmul(x, x) if n else x
-    return xp.zeros_like(x) + xp.eye(x) if power is None else power
+    return _power(xp, x, n) if n else xp.zeros_like(x) + xp.eye(x)
 
 
 @_light
 def matrix_transpose(x: Any, /) -> Any:
     """The last two axes exchanged."""
     _shape("matrix_transpose", x, 2)
-    return _own("matrix_transpose", x).matrix_transpose(x)
+    return _functions("matrix_transpose", x).matrix_transpose(x)
 
 
 @_light
@@ -263,30 +258,30 @@ def outer(x1: Any, x2: Any, /) -> Any:
     for x in (x1, x2):
         if len(_shape("outer", x)) != 1:
             raise _ShapeError(f"outer: expected two vectors, got shape {tuple(_shape('outer', x))}")
-    return _own("outer", x1, x2).outer(x1, x2)
+    return _functions("outer", x1, x2).outer(x1, x2)
 
 
 @_light
 def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
     """Sum of products over axes of both."""
-    return _own("tensordot", x1, x2).tensordot(x1, x2, axes=axes)
+    return _functions("tensordot", x1, x2).tensordot(x1, x2, axes=axes)
 
 
 @_light
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     """Sum along the diagonals."""
     _shape("trace", x, 2)
-    return _own("trace", x).trace(x, offset=offset, dtype=dtype)
+    return _functions("trace", x).trace(x, offset=offset, dtype=dtype)
 
 
 @_light
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Sum of conj(x1) x2 along an axis."""
-    own = _own("vecdot", x1, x2)
+    functions = _functions("vecdot", x1, x2)
     lengths = [_length("vecdot", x, axis) for x in (x1, x2)]
     if None not in lengths and lengths[0] != lengths[1]:
         raise _ShapeError(f"vecdot: the vectors have {lengths[0]} and {lengths[1]} elements")
-    return own.vecdot(x1, x2, axis=axis)
+    return functions.vecdot(x1, x2, axis=axis)
 
 
 @_light
@@ -295,7 +290,7 @@ def vector_norm(x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdim
     axes = axis if axis is None or isinstance(axis, (tuple, list)) else (_index(axis),)
     for one in axes or ():
         _length("vector_norm", x, one)
-    return _own("vector_norm", x).vector_norm(x, axis=axes, ord=ord, keepdims=keepdims)
+    return _functions("vector_norm", x).vector_norm(x, axis=axes, ord=ord, keepdims=keepdims)
 
 
 _leave_alone(*(globals()[_name] for _name in __all__))

@@ -104,7 +104,7 @@ class _Decision(NamedTuple):
 
 
 def plan_on(problem: Problem, hardware: str) -> Plan:
-    """The plan for a GPU by its name, as its record says: for documents about it."""
+    """The plan for a GPU that is not here, from its record; for documents about it."""
     return _as_plan(problem, _ask(problem, hardware=hardware))
 
 
@@ -120,20 +120,20 @@ def _ask(problem: Problem, engine: str = "auto", hardware: str = "") -> _Decisio
         return _Decision(engine, "you asked for it", "the native core was built, and does this work", 0, 0)
     if max(problem.n, problem.columns or 0) >= _TOO_LARGE:
         raise ValueError(f"{problem.operation}: n = {problem.n} is too large for any machine")
-    device, hardware = DEVICES.index(problem.device), hardware or _elsewhere(problem.device)
+    device, hardware = DEVICES.index(problem.device), hardware or _stand_in(problem.device)
     call = (OPS[problem.operation], DTYPE_CODE[problem.dtype], device, 0 if device == CUDA else -1)
     code, reason, refusal, *memory = native.plan(*call, ENGINES[engine], 0, problem.flags, problem.sizes, hardware)
     if hardware:
         reason += f" (planned for {hardware}, as there is no GPU here)"
         refusal = refusal or ALL["batched"].missing("cuda")
     elif refusal and code:
-        # with a hint, where a library is missing
+        # this text has a hint if a library is missing
         refusal = ALL[_NAMES[code]].missing(problem.device) or refusal
     return _Decision(_NAMES[code], f"{reason}{problem.also}", refusal, *memory)
 
 
-def _elsewhere(device: str) -> str:
-    """The GPU to plan for where there is none here: one whose record is shipped."""
+def _stand_in(device: str) -> str:
+    """The GPU to plan for on a machine without one: a GPU whose record is shipped. "" if none is needed."""
     if device == "cpu" or native is None or native.gpus():
         return ""
     return next((r.hardware for r in _RECORDS if r.device == "cuda" and _is_shipped(r)), "")
@@ -144,7 +144,7 @@ def plan(problem: Problem, engine: str = "auto", name: str = "") -> Plan:
     if engine != "auto":
         code_of(engine, problem, name)
     decision = _ask(problem, engine)
-    others = [(name, _ask(problem, name)) for name in _having(problem) if name != decision.engine]
+    others = [(name, _ask(problem, name)) for name in _engines_of(problem) if name != decision.engine]
     return _as_plan(problem, decision, [(name, other) for name, other in others if not other.refusal])
 
 
@@ -165,26 +165,26 @@ def _as_plan(problem: Problem, decision: _Decision, others: Sequence[tuple[str, 
     )
 
 
-def _having(problem: Problem) -> tuple[str, ...]:
+def _engines_of(problem: Problem) -> tuple[str, ...]:
     """The engines that have the operation on that device."""
     return _engines_for(problem.operation, problem.device, problem.dtype)
 
 
-@cache  # the whole table has over a hundred rows, and every call that names an engine asks
+@cache  # the table has over a hundred rows, and every call with engine= searches it
 def _engines_for(operation: str, device: str, dtype: str) -> tuple[str, ...]:
     return tuple(c.engine for c in capabilities() if c.operation == operation and c.device == device and dtype in c.dtypes)
 
 
 def refusal(engine: str, problem: Problem) -> str:
     """Why the engine cannot take the problem here, or ""."""
-    if engine not in _having(problem):
+    if engine not in _engines_of(problem):
         return f"{engine} has no {problem.operation} for {problem.dtype} on {problem.device}"
     return _ask(problem, engine).refusal
 
 
 def code_of(engine: str, problem: Problem, name: str = "") -> int:
-    """The native number of an engine the user named; ValueError, in the name of the public function, when it cannot take the
-    problem."""
+    """The native number of the engine that the user asked for. Raises ValueError, in the name of the public function, if that
+    engine cannot take the problem."""
     if engine == "auto":
         return AUTO
     name = name or problem.operation
@@ -210,7 +210,7 @@ def code_for(framework: Any, a: Any, engine: str, name: str, problems: Callable[
 
 
 def _fit(problem: Problem) -> list[str]:
-    return [other for other in _having(problem) if not refusal(other, problem)]
+    return [engine for engine in _engines_of(problem) if not refusal(engine, problem)]
 
 
 def _unknown(engine: Any, name: str, fit: list[str]) -> ValueError:
@@ -229,13 +229,13 @@ def log_decision(problem: Problem, engine: str) -> None:
 
 
 def log_notes() -> None:
-    """Log what the engines had to say about the last call."""
+    """Log the notes that the engines wrote during the last call."""
     for line in native.notes() if native is not None else ():
         _log.info("%s", line)
 
 
 def free_memory() -> int:
-    """Bytes free on the current GPU; 0 where it cannot be asked."""
+    """Bytes free on the current GPU; 0 if that is not known."""
     try:
         return int(native.free_memory(0)) if native is not None else 0
     except RuntimeError:
@@ -248,8 +248,8 @@ def hardware_of(device: str) -> str:
         return "none"
     if device == "cpu":
         return f"{native.simd()}, {_THREADS} threads"
-    found = native.gpus()
-    return str(found[0][0]) if found else "none"
+    gpus = native.gpus()
+    return str(gpus[0][0]) if gpus else "none"
 
 
 # ---- records
@@ -270,7 +270,7 @@ def reload_records() -> None:
         return
     here = hardware_of("cpu")
     native.set_rules("", _rules_for("cpu", here))
-    # the driver is not started for this: the core asks for the GPU's name when it first runs there
+    # for every GPU, as learning its name would start the driver: the core asks for the name when it first runs there
     for hardware in {r.hardware for r in _RECORDS if r.device == "cuda"}:
         native.set_rules(hardware, _rules_for("cuda", hardware))
 
@@ -286,7 +286,7 @@ def record_for(operation: str, device: str, hardware: str | None = None) -> Reco
 
 def _predict(problem: Problem, engine: str) -> float | None:
     second = problem.count if problem.at_an_end else problem.batch
-    hardware = _elsewhere(problem.device) or None
+    hardware = _stand_in(problem.device) or None
     operations = [problem.record, "eigh"] if problem.record == "eigvalsh" else [problem.record]
     records = [r for name in operations if (r := record_for(name, problem.device, hardware))]
     newest = bool(records) and engine == "cusolver" and hardware is None and _has_newest_solver()
@@ -300,7 +300,7 @@ def _has_newest_solver() -> bool:
 
 
 def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
-    """The measured rules of one kind of hardware, as the native core wants them."""
+    """The measured rules for one kind of hardware, as rows for the native core."""
     rows: list[tuple[int | str, ...]] = []
     for operation in dict.fromkeys(r.operation for r in _RECORDS):
         record = record_for(operation, device, hardware)
@@ -308,9 +308,9 @@ def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
             continue
         kind = "shipped" if _is_shipped(record) else "own"
         source = f"the shipped record of {hardware}" if kind == "shipped" else f"your own record {record.source}"
-        having = capabilities()
-        public = operation if operation in {c.operation for c in having} else operation.rpartition("_")[0]  # "solve_pos"
-        known = {c.engine for c in having if c.operation == public and c.device == device} & set(ENGINES)
+        table = capabilities()
+        public = operation if operation in {c.operation for c in table} else operation.rpartition("_")[0]  # "solve_pos"
+        known = {c.engine for c in table if c.operation == public and c.device == device} & set(ENGINES)
         known |= {name + NEWEST for name in known}
         if unfit := {name for m in record.measurements for name in m.seconds} - known:
             names = ", ".join(sorted(unfit))
@@ -336,7 +336,7 @@ def _end(bound: int | None) -> int:
 
 
 def _prefer(name: str) -> None:
-    """Make an engine the default of every call that leaves the choice open and that it can take."""
+    """Make an engine the default for all calls with engine="auto" that it can take."""
     assert native is not None
     if name not in ENGINES:
         _log.warning("LAPWING_ENGINE=%s is not known and was ignored; use one of %s", name, ", ".join(ENGINES))
@@ -344,10 +344,10 @@ def _prefer(name: str) -> None:
 
 
 def configure() -> None:
-    """Tell the native core where kernels and libraries are; nothing is made on disk before there is something to keep."""
+    """Tell the native core where kernels and libraries are. The cache folder is created when something is kept."""
     assert native is not None
     sources, cache = Path(__file__).parent / "kernels", cache_path("kernels")
-    folders = cuda_paths(), ":".join(libraries.folders()), ":".join(libraries.beside())
+    folders = cuda_paths(), ":".join(libraries.folders()), ":".join(libraries.chosen_wheel_folders())
     amd = hip_paths(), ":".join(libraries.amd_folders())
     native.configure(str(sources), packs.places(), str(cache or ""), *folders, *amd)
 

@@ -52,7 +52,7 @@ def test_known_libraries(library, shape):
     memory = memory_of_array(a)
     assert memory.shape == shape and memory.dtype == np.float32 and memory.device == (m.CPU, 0) and memory.owner is a
     assert memory.row_major and memory.writable == (library != "jax") and not on_device(a)
-    assert memory.place == "the CPU"
+    assert memory.device_in_words == "the CPU"
 
 
 def test_strides():

@@ -22,7 +22,7 @@ _CONVERSIONS = {
 
 
 def as_array(x: Any) -> Any:
-    """An ordinary array for a numpy.matrix, whose products and axes are not those of an array; anything else as it is."""
+    """A numpy.matrix as an ordinary array, as its products and axes differ from an array's; anything else unchanged."""
     return x.view(np.ndarray) if isinstance(x, np.matrix) else x
 
 
@@ -43,7 +43,7 @@ def check_matrix(operation: str, shape: tuple[int | None, ...], dtype: str, lett
 
 def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> None:
     """``shape`` is a batch of square matrices (None: not known yet) of a supported dtype."""
-    if dtype not in _KNOWN or len(shape) < 2:  # asked here too: a call more would be felt by small matrices
+    if dtype not in _KNOWN or len(shape) < 2:  # tested here first: one more call would slow down small matrices
         check_matrix(operation, shape, dtype, "n, n")
     rows, columns = shape[-2], shape[-1]
     if rows != columns and rows is not None and columns is not None:
@@ -84,7 +84,7 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
             f"{operation}: a and b must be arrays of one library, got {names[0]} and {names[1]}"
             f"\nhint: {_conversion(framework)} converts b"
         )
-    # most often the very same objects: the rest takes as long as a small solve
+    # usually one and the same object; comparing names takes as long as a small solve
     if a.dtype is not b.dtype:
         dtypes = framework.dtype_of(a), framework.dtype_of(b)
         if dtypes[0] != dtypes[1]:
@@ -105,9 +105,9 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable has none
     if devices[0] is devices[1] or None in devices or framework.traced(a) or framework.traced(b):
         return a, b
-    # the device of a JAX array on several of them is its sharding, and JAX lets two shardings of the same devices meet
-    several = [getattr(each, "device_set", None) for each in devices]
-    if str(devices[0]) != str(devices[1]) and (None in several or several[0] != several[1]):
+    # a JAX array on several devices has its sharding as its device, and JAX combines two shardings over the same devices
+    device_sets = [getattr(device, "device_set", None) for device in devices]
+    if str(devices[0]) != str(devices[1]) and (None in device_sets or device_sets[0] != device_sets[1]):
         raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}\nhint: move one")
     return a, b
 
@@ -118,7 +118,7 @@ def _conversion(framework: Any) -> str:
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:
-    """True or False, as Python's or NumPy's; a word such as "L" is a mistake."""
+    """``value`` as Python's bool. Only Python's and NumPy's bools are accepted: a string such as "L" is a mistake."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError(f"{operation}: {name}={value!r} is not True or False")
     return bool(value)

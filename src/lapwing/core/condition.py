@@ -9,10 +9,10 @@ import numpy as np
 
 
 def one_norm(xp: Any, like: Any, times: Callable[[Any, bool], Any]) -> Any:
-    """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column.
+    """Hager's estimate of the 1-norm of the matrix that ``times(x, adjoint)`` multiplies by: climb from column to column.
 
-    ``like`` is any array of the shape of x, (..., n, 1). Last comes Higham's vector, 1, -(1 + 1/n), 1 + 2/n, ..., for the
-    matrices where the climb stops at the start.
+    ``like`` is any array of the shape of x, (..., n, 1). For matrices where the climb stops at the start, Higham's vector
+    1, -(1 + 1/n), 1 + 2/n, ... is tried at the end.
     """
     n = xp.order(like[..., 0])
     x = (xp.zeros_like(like) + 1) / n
@@ -22,21 +22,23 @@ def one_norm(xp: Any, like: Any, times: Callable[[Any, bool], Any]) -> Any:
         size = xp.abs(y)
         norm = _sum_in_range(xp, size)
         best = norm if best is None else xp.where(norm > best, norm, best)
-        y, size, _ = raised(xp, y)
+        y, size, _ = raise_subnormal(xp, y)
         plain = (size == 0) | ~xp.isfinite(size)
         with xp.quiet():  # Inf and NaN are replaced
             sign = xp.where(plain, xp.ones_like(y), y / xp.like(xp.where(plain, xp.ones_like(size), size), y))
         x = xp.one_hot(xp.argmax(xp.abs(times(sign, True))[..., 0], -1), like)
-    place = xp.places(xp.whole(xp.zeros_like(xp.real(like[..., 0]))))
-    # over its own norm, so that no product of it is larger than the answer
-    x = xp.like(1 - 2 * (place % 2), like) * (1 + xp.like(place, like) / n) * 2 / (3 * n - 1)
+    index = xp.places(xp.whole(xp.zeros_like(xp.real(like[..., 0]))))
+    # divided by its own norm, so that no product of it is larger than the answer
+    x = xp.like(1 - 2 * (index % 2), like) * (1 + xp.like(index, like) / n) * 2 / (3 * n - 1)
     norm = _sum_in_range(xp, xp.abs(times(x[..., None], False)))
     return xp.where(norm > best, norm, best)
 
 
-def raised(xp: Any, x: Any) -> tuple[Any, Any, Any]:
-    """x, its sizes, and the logarithms of what they are too large by: the size of a subnormal number would have few digits, so
-    that such elements are multiplied by a power of two first."""
+def raise_subnormal(xp: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Multiply subnormal elements by a power of two, as their sizes would have few digits.
+
+    Returns x, the sizes of its elements, and the logarithm of each element's factor.
+    """
     size = xp.abs(x)
     limits = np.finfo(xp.dtype_name(size))
     one, factor = xp.ones_like(size), float(limits.eps) ** -2
@@ -46,6 +48,6 @@ def raised(xp: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _sum_in_range(xp: Any, sizes: Any) -> Any:
-    """The sum of a column; Inf where it is none, as a solve that overflows may give NaN."""
+    """The sum of each column; Inf where it is not finite, as a solve that overflows may give NaN."""
     total = xp.sum(sizes, -2)[..., 0]
     return xp.where(xp.isfinite(total), total, xp.zeros_like(total) + np.inf)

@@ -4,8 +4,8 @@
 with its diagonal halved, ``diagonal(x)``, ``diag(x)`` = the matrix with that diagonal, ``where``, ``abs``, ``real``, ``conj``,
 ``any``, ``sum(x, axis)``, ``largest(x)`` = the maximum over the last axis, which is kept, ``order(x)`` = the length of that
 axis, ``like(x, y)`` = a real x in the dtype of y, ``call(operation, arrays, params)``, ``constant(x)`` = x without
-derivatives, ``visible(x)`` = whether its values can be read, ``if_all(flags, yes, no)`` = what one of the two functions gives,
-where ``no`` must be right whatever the flags. Products are ``@``.
+derivatives, ``visible(x)`` = whether its values can be read, ``if_all(flags, yes, no)`` = the result of ``yes()`` or ``no()``;
+``no`` must be right for any flags. Products are ``@``.
 
 For a Hermitian argument the derivative is that of f((A + A^H)/2): forward mode makes the tangent Hermitian first, reverse mode
 returns a Hermitian gradient.
@@ -157,13 +157,13 @@ def hermitian_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any
 
 def triangular_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
     """L x, or L^H x: the product that the operation inverts."""
-    moved = _stored_product(xp, params, inputs, x)
-    return moved + x if params[0] & UNIT else moved
+    product = _stored_product(xp, params, inputs, x)
+    return product + x if params[0] & UNIT else product
 
 
 def _stored_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
-    """Without the ones on the diagonal, which are not stored and have no tangent."""
-    l = _own_triangle(xp, params, inputs[0])
+    """The same without the ones on the diagonal, which are not stored and have no tangent."""
+    l = _stored_triangle(xp, params, inputs[0])
     return (xp.adjoint(l) if params[0] & ADJOINT else l) @ x
 
 
@@ -183,11 +183,10 @@ def _solution_jvp(name: str, product: Any) -> Any:
     """A x = b: dx = A^-1 (db - dA x). The tangents of kept factors are ignored: they follow from that of A."""
 
     def jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> Any:
-        da, db = tangents[0], tangents[-1]
-        right = db
+        da, right = tangents[0], tangents[-1]
         if da is not None:
-            moved = product(xp, params, (da,), outputs[0])
-            right = -moved if db is None else db - moved
+            da_x = product(xp, params, (da,), outputs[0])
+            right = -da_x if right is None else right - da_x
         return xp.call(operation_named(name), (*inputs[:-1], right), params)[:1]
 
     return jvp
@@ -204,10 +203,10 @@ def triangular_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: An
     l, x = inputs[0], outputs[0]
     gb = xp.call(operation_named("triangular"), (l, grads[0]), (params[0] ^ ADJOINT,))[0]
     outer = x @ xp.adjoint(gb) if params[0] & ADJOINT else gb @ xp.adjoint(x)
-    return -_own_triangle(xp, params, outer), gb
+    return -_stored_triangle(xp, params, outer), gb
 
 
-def _own_triangle(xp: Any, params: Params, x: Any) -> Any:
+def _stored_triangle(xp: Any, params: Params, x: Any) -> Any:
     strict = 1 if params[0] & UNIT else 0
     return xp.triu(x, strict) if params[0] & UPPER else xp.tril(x, -strict)
 
@@ -273,9 +272,9 @@ def slogdet_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) 
     x, _ = xp.call(operation_named("inverse"), (a,), params)
     weight = None if g is None else xp.like(g, a)
     if gs is not None and is_complex:
-        turn = xp.conj(gs) * sign
-        turn = (xp.conj(turn) - turn) / 2  # -i Im
-        weight = turn if weight is None else weight + turn
+        phase = xp.conj(gs) * sign
+        phase = (xp.conj(phase) - phase) / 2  # -i Im
+        weight = phase if weight is None else weight + phase
     assert weight is not None
     g = xp.adjoint(x) * weight[..., None, None]
     return (_hermitian(xp, g) if params[0] & POS else g,)
@@ -300,23 +299,23 @@ def _adjugate(xp: Any, params: Params, a: Any) -> Any:
         if params[0] & POS:
             return _times_det(xp, params, a, x)
         eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(a)
-        # Bauer and Skeel's number, which no scaling of rows changes; NaN, where the inverse failed, is neither well nor regular
+        # Bauer and Skeel's number, which no scaling of rows changes; NaN, where the inverse failed, makes both flags false
         condition = xp.largest(xp.sum(xp.abs(xp.constant(x)) @ xp.abs(xp.constant(a)), -1))[..., None]
-        well, regular = condition <= eps**-0.5, condition <= 0.1 / (n * eps)
+        well_conditioned, regular = condition <= eps**-0.5, condition <= 0.1 / (n * eps)
 
         def by_singular_values() -> Any:
             y, _ = xp.call(operation_named("inverse"), (xp.where(regular, a, xp.eye(a)),), params)
             product = _times_det(xp, params, xp.where(regular, a, xp.eye(a)), y)
-            value = xp.constant(_adjugate_of_parts(xp, xp.where(well, xp.eye(a), xp.constant(a))))
-            # The derivative of the value is that of the product. Of a singular matrix it is not finite, rather than wrong.
+            value = xp.constant(_adjugate_by_svd(xp, xp.where(well_conditioned, xp.eye(a), xp.constant(a))))
+            # The value has the derivative of the product. For a singular matrix that is not finite, rather than wrong.
             marker = xp.where(regular, xp.ones_like(a), a - xp.constant(a)) ** 0.5
-            return xp.where(well, product, value + xp.where(regular, product - xp.constant(product), marker))
+            return xp.where(well_conditioned, product, value + xp.where(regular, product - xp.constant(product), marker))
 
-        return xp.if_all(well, lambda: _times_det(xp, params, a, x), by_singular_values)
+        return xp.if_all(well_conditioned, lambda: _times_det(xp, params, a, x), by_singular_values)
 
 
 def _times_det(xp: Any, params: Params, a: Any, x: Any) -> Any:
-    """det(A) x, where the determinant alone may be too large or too small to be written."""
+    """det(A) x, where the determinant alone may be out of the range of the dtype."""
     sign, logabs, _ = xp.call(operation_named("slogdet"), (a,), params)
     size = xp.abs(xp.constant(x))
     size = xp.where((size > 0) & xp.isfinite(size), size, xp.ones_like(size))
@@ -324,7 +323,7 @@ def _times_det(xp: Any, params: Params, a: Any, x: Any) -> Any:
     return x / xp.like(size, x) * (xp.like(factor, x) * sign[..., None, None])
 
 
-def _adjugate_of_parts(xp: Any, a: Any) -> Any:
+def _adjugate_by_svd(xp: Any, a: Any) -> Any:
     """A = U S V^H: adj(A) = det(U V^H) V adj(S) U^H, and adj(S) holds the products of all other singular values."""
     u, s, vh, _ = xp.call(operation_named("svd"), (a,), (0, 0))
     zero = s == 0
@@ -332,8 +331,8 @@ def _adjugate_of_parts(xp: Any, a: Any) -> Any:
     others = xp.exp(xp.sum(logs, -1)[..., None] - logs)
     one = xp.where(zero, xp.ones_like(s), xp.zeros_like(s))
     others = xp.where(xp.sum(one, -1)[..., None] - one > 0, xp.zeros_like(s), others)  # another one is zero
-    turn = xp.call(operation_named("det"), (u @ vh,), (0,))[0]
-    return (xp.adjoint(vh) * (xp.like(others, u) * turn[..., None])[..., None, :]) @ xp.adjoint(u)
+    phase = xp.call(operation_named("det"), (u @ vh,), (0,))[0]
+    return (xp.adjoint(vh) * (xp.like(others, u) * phase[..., None])[..., None, :]) @ xp.adjoint(u)
 
 
 def qr_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
@@ -369,11 +368,11 @@ def _times_inverse(xp: Any, b: Any, r: Any) -> Any:
     return xp.adjoint(xp.call(operation_named("triangular"), (r, xp.adjoint(b)), (UPPER | ADJOINT,))[0])
 
 
-def no_derivative(sentence: str) -> Any:
-    """A rule that refuses with this sentence."""
+def no_derivative(message: str) -> Any:
+    """A rule that raises NotImplementedError with this message."""
 
     def rule(*_: Any) -> Any:
-        raise NotImplementedError(sentence)
+        raise NotImplementedError(message)
 
     return rule
 
@@ -415,9 +414,9 @@ def svd_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> t
     k, l, weights = xp.like(k, u), xp.like(l, u), xp.like(inverse, u)[..., None, :]
     x = None if gu is None else xp.adjoint(u) @ gu
     y = None if gv is None else xp.adjoint(v) @ gv
-    both = x if y is None else y if x is None else x + y
-    apart = x if y is None else -y if x is None else x - y
-    hermitian, skew = both * k, apart * l
+    total = x if y is None else y if x is None else x + y
+    difference = x if y is None else -y if x is None else x - y
+    hermitian, skew = total * k, difference * l
     inner = _hermitian(xp, hermitian) + (skew - xp.adjoint(skew)) / 2
     if gs is not None:
         inner = inner + xp.like(xp.diag(gs), u)
@@ -430,15 +429,15 @@ def svd_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> t
 
 
 def svd_part_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """The first columns of what :func:`svd_jvp` gives for all singular vectors."""
+    """The first columns of the result of :func:`svd_jvp` with all singular vectors."""
     k = params[1]
     du, ds, dvh = svd_jvp(xp, params, inputs, _whole_svd(xp, params, inputs, outputs), tangents)
     return du[..., :k], ds[..., :k], dvh[..., :k, :]
 
 
 def svd_part_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
-    """:func:`svd_vjp` with all singular vectors, those outside of the part with zero gradients; without gU and gV no other
-    vector is needed."""
+    """:func:`svd_vjp` with all singular vectors, whose gradients are zero outside of the part. With neither gU nor gV the
+    vectors of the part are enough."""
     gu, gs, gvh = grads[:3]
     if gu is None and gvh is None:
         return svd_vjp(xp, params, inputs, outputs, grads)
@@ -459,7 +458,7 @@ def _whole_svd(xp: Any, params: Params, inputs: Any, outputs: Any) -> tuple[Any,
 
 
 def _is_thin(u: Any) -> bool:
-    """Whether I - U U^H may be other than zero; for a square U it would only add rounding errors."""
+    """Whether I - U U^H may differ from zero; for a square U it would only add rounding errors."""
     if getattr(u.shape, "rank", 2) is None:  # TensorFlow may not know the shape yet
         return True
     rows, columns = u.shape[-2:]

@@ -26,8 +26,8 @@ class Engine:
     what: str
     notes: dict[str, str]  # how it works on each device
     missing: Callable[[str], str]
-    library: Callable[[], str] = lambda: ""  # whose routines it calls, where that can differ
-    special: dict[str, str] = field(default_factory=dict)  # on a GPU, for operations where that differs
+    library: Callable[[], str] = lambda: ""  # the library whose routines it calls, if machines differ in that
+    special: dict[str, str] = field(default_factory=dict)  # notes for single operations on a GPU
     dtypes: tuple[str, ...] = DTYPES
 
     def described(self) -> str:
@@ -54,11 +54,11 @@ def missing_gpu() -> str:
     if is_amd():
         reason = native.missing("compiler")
         return f"kernels are compiled at run time: {reason}\nhint: install hipRTC, a part of ROCm" if reason else ""
-    found = packs.in_use()
-    if any(not problem for *_, problem in found):
+    candidates = packs.in_use()
+    if any(not problem for *_, problem in candidates):
         return ""
     if reason := native.missing("compiler"):
-        unused = "".join(f"{path} is not used: {problem}; " for path, *_, problem in found)
+        unused = "".join(f"{path} is not used: {problem}; " for path, *_, problem in candidates)
         return f"{unused}kernels are compiled at run time: {reason}\nhint: pip install nvidia-cuda-nvrtc"
     return ""
 
@@ -173,7 +173,7 @@ ENGINES: dict[str, Engine] = {
 
 
 class Backend(Protocol):
-    """An engine for matrices over several devices, as the list of engines shows it."""
+    """An entry in the list of engines, for matrices over several devices."""
 
     name: str
     what: str
@@ -182,7 +182,7 @@ class Backend(Protocol):
     def missing(self, device: str) -> str: ...
 
 
-# The modules whose PUBLIC are such engines. They are above this layer, and loaded when the list is asked for.
+# Modules with such engines in PUBLIC. They belong to higher layers, so they are imported only when the list is asked for.
 _BACKENDS: list[str] = []
 
 
@@ -196,7 +196,7 @@ def backends() -> list[Backend]:
 
 
 def capabilities() -> list[Capability]:
-    """Every engine for every operation that it has, as the table of native/plan.cc says."""
+    """Every engine with every operation that it has, from the table in native/plan.cc."""
     rows = _native_rows() or [(operation, "cpu", "reference") for operation in WORK]
     return [
         Capability(operation, name, device, engine.dtypes, (device == "cuda" and engine.special.get(operation)) or note)
@@ -213,5 +213,5 @@ def _native_rows() -> list[tuple[str, str, str]]:
     operations, engines = list(OPS), list(NATIVE_ENGINES)
     rows = [(operations[op], DEVICES[device], engines[engine]) for op, device, engine in native.methods()]
     public = [row for row in rows if row[0] not in ("finite", "hermitian")]
-    named = [operation for operation in dict.fromkeys(row[0] for row in public) if operation != "schur"]  # NumPy has none
-    return public + [(operation, "cpu", "reference") for operation in named]
+    operations = [operation for operation in dict.fromkeys(row[0] for row in public) if operation != "schur"]  # NumPy has none
+    return public + [(operation, "cpu", "reference") for operation in operations]

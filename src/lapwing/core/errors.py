@@ -14,7 +14,7 @@ class ShapeError(np.linalg.LinAlgError, ValueError):
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn with the line of the caller's program: the first one outside of lapwing, JAX and torch, which may call it."""
+    """Warn at the caller's line: the first one outside of lapwing and of JAX and torch, which may call lapwing."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("lapwing", "jax", "torch"):
         level, frame = level + 1, frame.f_back
@@ -72,7 +72,7 @@ class _MatrixError(np.linalg.LinAlgError):
         raise NotImplementedError
 
     def changed(self, **changes: object) -> Self:
-        """The same error with other fields, and the text that belongs to them."""
+        """The same error with other fields, and the message for them."""
         fields: dict[str, Any] = self.__dict__ | changes
         return type(self)(fields.pop("operation"), **fields)
 

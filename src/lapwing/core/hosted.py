@@ -10,7 +10,7 @@ import numpy as np
 
 
 def unsupported_array(a: Any) -> str:
-    """Why an array is neither one of NumPy nor a data set, with a hint; empty if it is."""
+    """Why an array is neither NumPy's nor a data set, with a hint; "" if it is one of them."""
     package, _, module = type(a).__module__.partition(".")
     if package in ("torch", "jax", "jaxlib", "tensorflow", "cupy"):
         return f"arrays of {package} are not supported\nhint: numpy.asarray(a) of an array on the CPU shares its memory"

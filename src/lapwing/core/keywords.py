@@ -14,7 +14,7 @@ _MEMORY = "overwrite=True lets the result use the memory of a; functions without
 _ENDS = "subset=slice(k) asks for the k smallest, subset=slice(-k, None) for the k largest"
 _ENGINE = "engine=... names one; lapwing.explain lists those that take the call"
 
-# keywords, the functions that the hint is for (empty: all of them), the hint; the first row that fits is used
+# keywords, the functions that the hint is for (empty: all functions), the hint; the first row that fits is used
 _HINTS: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("lower",), _SYSTEMS, f'a triangular matrix is assume="lower" or assume="upper"; of other matrices {_TRIANGLE}'),
     (("lower", "UPLO", "uplo"), (), _TRIANGLE),
@@ -58,16 +58,16 @@ _HINTS: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
 
 def unknown_keyword(function: Callable[..., Any], unknown: dict[str, Any]) -> TypeError:
     """The error for keywords that ``function`` does not have."""
-    word, name = next(iter(unknown)), function.__name__
-    hint = next((hint for words, names, hint in _HINTS if word in words and (not names or name in names)), "")
+    keyword, name = next(iter(unknown)), function.__name__
+    hint = next((hint for keywords, names, hint in _HINTS if keyword in keywords and (not names or name in names)), "")
     if not hint:
         from difflib import get_close_matches
 
         parameters = inspect.signature(function).parameters.values()
         known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        near = get_close_matches(word, known, 1)
+        near = get_close_matches(keyword, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"the keywords are {', '.join(known)}"
-    return TypeError(f"{name}: unknown keyword {word!r}\nhint: {hint}")
+    return TypeError(f"{name}: unknown keyword {keyword!r}\nhint: {hint}")
 
 
 def hide_unknown(*functions: Any) -> None:

@@ -1,8 +1,8 @@
 """LAPACK through pointers that the process already has: NumPy's own OpenBLAS, SciPy's table, or torch's. No BLAS is linked.
 
-Torch lends its routines for its own tensors: MKL, up to twice as fast as NumPy's OpenBLAS on Intel CPUs. Arrays of other
-libraries stay with NumPy's routines, whose threads their programs use already. So does a forked child, as the threads of torch
-do not live there.
+Tensors of torch are worked on with torch's own MKL, which is up to twice as fast as NumPy's OpenBLAS on Intel CPUs. Arrays of
+other libraries stay with NumPy's routines, whose threads their programs use already. So does a forked child, where the threads
+of torch do not exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from .native import missing_reason, native
 
-# a real routine that stands for the complex Hermitian one too is counted twice, as in the native table
+# a real routine that also serves complex Hermitian matrices is listed twice, as in the native table
 _LAPACK = (
     *[
         t + name
@@ -27,7 +27,7 @@ _LAPACK = (
     *[t + name for name in ("heevd", "heevr", "ungqr", "unmqr", "hetrf", "hetrs") for t in "cz"],
 )
 _BLAS = (*[t + name for name in ("trsm", "trmm", "trsv", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
-# what torch itself needs of LAPACK, and so has; all else stays NumPy's
+# torch has these because it calls them itself; all others stay NumPy's
 _LENT = [t + name for name in ("potrf", "getrf", "geqrf", "gesdd", "potri", "trsm", "gemm") for t in "sdcz"]
 _lender = ""
 
@@ -80,7 +80,7 @@ def libraries() -> str:
 
 
 def borrow_from_torch(torch: Any) -> None:
-    """Use this module's routines for its tensors from the next call on, if they are the faster ones here."""
+    """From the next call on use torch's own routines for its tensors, if they are the faster ones here."""
     global _lender
     if native is None or not torch.backends.mkl.is_available() or not _made_by_intel():
         return

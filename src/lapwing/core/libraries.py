@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from functools import cache
 from glob import glob
@@ -113,11 +113,11 @@ def find(library: str) -> str:
     """The path of a library; "" when it is in none of the searched folders. The system's loader may still know it."""
     names = _names(library)
     if library not in _NVIDIA:
-        return _in(_other_folders(), names)
-    if path := _in(_chosen(), names):
+        return _first_in(_other_folders(), names)
+    if path := _first_in(_chosen(), names):
         return path
     paths = {Path(path).name: path for path in loaded()}
-    return next((paths[name] for name in names if name in paths), "") or _in(folders(), names)
+    return next((paths[name] for name in names if name in paths), "") or _first_in(folders(), names)
 
 
 def folders() -> list[str]:
@@ -128,11 +128,11 @@ def folders() -> list[str]:
 def amd_folders() -> list[str]:
     """The folders in which ROCm and frameworks built for it put AMD's libraries."""
     patterns = ("_rocm_sdk*/lib", "torch/lib", "cupy/.data/lib")
-    found = [path for root in sys.path if root for pattern in patterns for path in sorted(glob(f"{root}/{pattern}"))]
-    return [path for path in (*found, f"{rocm_folder()}/lib") if glob(f"{path}/libamdhip64*") or glob(f"{path}/librocblas*")]
+    paths = [path for root in sys.path if root for pattern in patterns for path in sorted(glob(f"{root}/{pattern}"))]
+    return [path for path in (*paths, f"{rocm_folder()}/lib") if glob(f"{path}/libamdhip64*") or glob(f"{path}/librocblas*")]
 
 
-def beside() -> list[str]:
+def chosen_wheel_folders() -> list[str]:
     """Folders below those of ``LAPWING_CUDA_PATH`` in which ``pip install --target`` puts NVIDIA's libraries.
 
     A copy of cuSOLVER there is used beside the one that a framework brings, for the routines that are faster in it.
@@ -152,9 +152,9 @@ def loaded(pattern: str = "*") -> list[str]:
 
 
 def open_lazily(path: str) -> None:
-    """Open a library for all others, and resolve its symbols when they are used.
+    """Open a library with its symbols visible to all others, and resolve them when they are used.
 
-    ctypes resolves all at once, which fails for MKL: the parts of it need each other.
+    ctypes resolves all symbols at once, which fails for MKL, as its parts need each other.
     """
     dl = ctypes.CDLL(None)
     dl.dlopen.restype, dl.dlopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_int]
@@ -181,10 +181,10 @@ def _other_folders() -> Iterator[str]:
     yield from ("/usr/lib", "/usr/local/lib", "/lib", *glob("/usr/lib/*-linux-gnu"))
 
 
-def _in(places: Iterator[str] | list[str], names: tuple[str, ...]) -> str:
-    """The first file, by name and then by folder."""
-    places = list(places)
-    return next((path for name in names for folder in places for path in sorted(glob(f"{folder}/{name}"))), "")
+def _first_in(folders: Iterable[str], names: tuple[str, ...]) -> str:
+    """The first file, by name and then by folder; "" for none."""
+    folders = list(folders)
+    return next((path for name in names for folder in folders for path in sorted(glob(f"{folder}/{name}"))), "")
 
 
 def _searched(library: str) -> str:

@@ -75,10 +75,9 @@ class Memory:
         return cls(pointer, shape, strides, dtype, (device_type, device_id), bool(writable), owner)
 
     @property
-    def place(self) -> str:
-        """The device in words."""
-        words = DEVICES[self.device[0]]
-        return f"{words} {self.device[1]}" if self.device[0] in (CUDA, ROCM) else words
+    def device_in_words(self) -> str:
+        kind = DEVICES[self.device[0]]
+        return f"{kind} {self.device[1]}" if self.device[0] in (CUDA, ROCM) else kind
 
     @property
     def span(self) -> tuple[int, int]:
@@ -136,7 +135,7 @@ def on_device(x: Any) -> bool:
     """Whether an array is on a GPU."""
     if type(x) is np.ndarray:
         return False
-    if library_of(x) == "torch":  # a tensor that is differentiated has no interface, but it has a device
+    if library_of(x) == "torch":  # a tensor that requires a gradient has no interface, but it has a device
         return bool(getattr(x, "is_cuda", False))
     if hasattr(x, "__cuda_array_interface__"):
         return True
@@ -162,8 +161,8 @@ def memory_of_array(x: Any, *, name: str = "", writable: bool = True) -> Memory:
         return Memory(x.data_ptr(), tuple(x.shape), tuple(x.stride()), dtype, device, writable, x)
     if library == "jax":
         x.block_until_ready()
-        (placed,) = x.devices()
-        device = (CPU, 0) if placed.platform == "cpu" else (CUDA, placed.local_hardware_id or 0)
+        (owner,) = x.devices()
+        device = (CPU, 0) if owner.platform == "cpu" else (CUDA, owner.local_hardware_id or 0)
         shape = tuple(x.shape)
         return Memory(x.unsafe_buffer_pointer(), shape, row_major_strides(shape), np.dtype(x.dtype), device, False, x)
     interface = getattr(x, "__cuda_array_interface__", None)
@@ -203,7 +202,7 @@ def _in_bytes(
 
 
 def _device_number(x: Any) -> int:
-    """Libraries call it by different names."""
+    """The number of the device, for which libraries have different names."""
     device = getattr(x, "device", None)
     for name in ("index", "local_hardware_id", "id"):  # JAX's id counts the devices of all processes
         number = getattr(device, name, None)
@@ -244,13 +243,13 @@ class _Versioned(ctypes.Structure):
 
 
 def _python(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of Python's C interface, with a prototype of our own: those of ctypes.pythonapi belong to everybody."""
+    """A function of Python's C interface with our own prototype: one set in ctypes.pythonapi would hold for everybody."""
     function = getattr(ctypes.pythonapi, name)
     return ctypes.PYFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def memory_of_capsule(name: str, capsule: Any) -> Memory:
-    """Read a DLPack capsule, versioned or not. The memory keeps the capsule alive, which frees the tensor in the end."""
+    """Read a DLPack capsule, versioned or not. The memory keeps the capsule alive; freeing the capsule frees the tensor."""
     valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
     get = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     read_only = False
@@ -295,7 +294,7 @@ def capsule_of_memory(memory: Memory) -> Any:
 
 @cache
 def _deleters() -> tuple[Any, Any]:
-    """What a consumer calls when it is done with the tensor, and what Python calls for a capsule that nobody consumed."""
+    """Two functions: a consumer calls the first when it no longer needs the tensor, Python the second for an unused capsule."""
     # a plain pointer: counting references to an object that is being freed would revive it
     valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
     get = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)

@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     missing_reason = f"the native core was not built ({error}); g++ builds it when lapwing is installed from source"
 
-# Names and numbers as native/ops.def and native/frame.h have them; without the native core there are none.
+# Names and numbers from native/ops.def and native/frame.h; empty without the native core.
 OPS: dict[str, int] = {name: code for code, name in enumerate(native.operations())} if native is not None else {}
 ENGINES: dict[str, int] = {name: code for code, name in enumerate(native.engines())} if native is not None else {}
 AUTO = 0

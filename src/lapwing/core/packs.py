@@ -25,7 +25,7 @@ _MAGIC = b"LWPACK01"
 _HEADER = struct.Struct("<8sIIIIQ")
 _ENTRY = struct.Struct("<QQQIIII")
 _CHUNK = struct.Struct("<QII")
-_KERNELS_PER_CHUNK = 8  # more compress little better, and all of them are decoded for one
+_KERNELS_PER_CHUNK = 8  # more compress little better, and to read one kernel the whole chunk is decoded
 
 FOLDER = Path(__file__).parents[1] / "kernels" / "packs"
 _PACKAGE = "lapwing_kernels"  # a package of its own may carry the packs instead
@@ -63,11 +63,11 @@ def places() -> str:
     chosen = os.environ.get("LAPWING_KERNELS")
     if chosen == "":
         return ""
-    found = [chosen] if chosen else []
-    found.append(str(FOLDER))
+    folders = [chosen] if chosen else []
+    folders.append(str(FOLDER))
     package = find_spec(_PACKAGE)
-    found += package.submodule_search_locations or [] if package else []
-    return ":".join(found)
+    folders += package.submodule_search_locations or [] if package else []
+    return ":".join(folders)
 
 
 def in_use() -> list[tuple[str, int, int, str]]:
@@ -75,8 +75,8 @@ def in_use() -> list[tuple[str, int, int, str]]:
     if native is None:
         return []
     capabilities = {capability for _, capability, _ in native.gpus()}
-    found = {pack for capability in capabilities for pack in native.kernel_packs(capability)}
-    return sorted((path, *rest, problem or _other_version(path)) for path, *rest, problem in found)
+    packs = {pack for capability in capabilities for pack in native.kernel_packs(capability)}
+    return sorted((path, *sizes, problem or _other_version(path)) for path, *sizes, problem in packs)
 
 
 @cache
@@ -91,10 +91,10 @@ def _other_version(path: str) -> str:
 
 def files() -> list[Path]:
     """Every pack in these places."""
-    found: list[Path] = []
-    for place in map(Path, filter(None, places().split(":"))):
-        found += sorted(place.glob("sm_*.pack")) if place.is_dir() else [place] if place.exists() else []
-    return found
+    packs: list[Path] = []
+    for path in map(Path, filter(None, places().split(":"))):
+        packs += sorted(path.glob("sm_*.pack")) if path.is_dir() else [path] if path.exists() else []
+    return packs
 
 
 def write(path: Path, architecture: int, kernels: Iterable[Kernel], **about: Any) -> None:
@@ -106,15 +106,15 @@ def write(path: Path, architecture: int, kernels: Iterable[Kernel], **about: Any
     stored = [_compressed(b"".join(kernel.binary for kernel in group)) for group in groups]
     text = zlib.compress(json.dumps(about | {"kernels": [(k.source, k.options, k.key) for k in ordered]}).encode(), 9)
     entries, chunks = [], []
-    place = _HEADER.size + _ENTRY.size * len(ordered) + _CHUNK.size * len(groups) + len(text)
+    offset = _HEADER.size + _ENTRY.size * len(ordered) + _CHUNK.size * len(groups) + len(text)
     for number, (group, data) in enumerate(zip(groups, stored, strict=True)):
         start = 0
         for kernel in group:
             key = (int(kernel.key[:16], 16), int(kernel.key[16:], 16))
             entries.append((*key, native.checksum(kernel.binary), number, start, len(kernel.binary), 0))
             start += len(kernel.binary)
-        chunks.append(_CHUNK.pack(place, len(data), start))
-        place += len(data)
+        chunks.append(_CHUNK.pack(offset, len(data), start))
+        offset += len(data)
     index = b"".join(_ENTRY.pack(*entry) for entry in sorted(entries)) + b"".join(chunks)
     header = _HEADER.pack(_MAGIC, architecture, len(ordered), len(groups), len(text), native.checksum(index))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _compressed(data: bytes) -> bytes:
 def _filters() -> list[dict[str, int]]:
     import lzma
 
-    # as native/gpu/lzma.h has them
+    # the same as in native/gpu/lzma.h
     return [{"id": lzma.FILTER_LZMA1, "preset": 6, "lc": 0, "lp": 2, "pb": 2, "dict_size": 1 << 22}]
 
 
@@ -153,13 +153,13 @@ def kernels_of(path: Path) -> Iterator[Kernel]:
     pack, entries, chunks = _open(path)
     names = {key: (source, options) for source, options, key in pack.kernels}
     data = path.read_bytes()
-    for number, (place, stored, _) in enumerate(chunks):
+    for number, (offset, stored, _) in enumerate(chunks):
         try:
-            whole = lzma.decompress(data[place : place + stored], format=lzma.FORMAT_RAW, filters=_filters())
+            binaries = lzma.decompress(data[offset : offset + stored], format=lzma.FORMAT_RAW, filters=_filters())
         except lzma.LZMAError:
             continue
         for low, high, checksum, chunk, start, size, _ in entries:
-            binary = whole[start : start + size]
+            binary = binaries[start : start + size]
             key = f"{low:016x}{high:016x}"
             if chunk == number and key in names and native.checksum(binary) == checksum:
                 yield Kernel(*names[key], key, binary)

@@ -10,7 +10,7 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Capability:
-    """One row of what an engine can do; the support table in the docs is made of these."""
+    """An operation that an engine has on a device: one row of the support table in the docs."""
 
     operation: str
     engine: str

@@ -84,15 +84,15 @@ class Problem:
     device: str
     upper: bool = False
     part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
-    tol: float = 0.0  # of a part of a spectrum, relative to the norm; 0: the default
-    columns: int | None = None  # of the matrix where it is not square, else of the right-hand side
+    tol: float = 0.0  # for a part of a spectrum, relative to the norm; 0: the default
+    columns: int | None = None  # of the matrix if it need not be square, else of the right-hand side
     right: int = 1  # right-hand sides of least squares
     pos: bool = False
     full: bool = False  # qr: complete, svd: full matrices
     mixed: bool = False  # a factor in lower precision is allowed
-    mirrored: int = 0  # of a solve: the flag SYMMETRIC or SELF_ADJOINT, as both triangles are there
-    also: str = ""  # for the reason: what else runs in the same call
-    by_framework: str = ""  # why no engine is needed
+    mirrored: int = 0  # for a solve: the flag SYMMETRIC or SELF_ADJOINT, if both triangles are filled
+    also: str = ""  # appended to the reason: what else runs in the same call
+    by_framework: str = ""  # why the framework does the work and no engine is needed
 
     @classmethod
     def of(cls, operation: str, array: Spec, **known: Any) -> Problem:
@@ -126,7 +126,7 @@ class Problem:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """As the native frame carries them."""
+        """The sizes in the native frame."""
         if self.operation in ("eigh", "eigvalsh"):
             tolerance = () if not self.tol else (int(np.float32(self.tol).view(np.int32)),)
             return (self.batch, self.n, *((0, self.n) if self.part is None else self.part), *tolerance)
@@ -142,7 +142,7 @@ class Problem:
 
     @property
     def flags(self) -> int:
-        """Flags of the native frame."""
+        """The flags in the native frame."""
         upper, pos, mixed = (UPPER if self.upper else 0), (POS if self.pos else 0), (MIXED if self.mixed else 0)
         return upper | pos | mixed | self.mirrored
 
@@ -180,5 +180,5 @@ class Problem:
         return f"{text}, {self.count} of {values}"
 
 
-# for each operation: flops and elements moved, of one real matrix; its record (core/operation.py) puts them here
+# for each operation: flops and elements moved for one real matrix; filled by the records of core/operation.py
 WORK: dict[str, Callable[[Problem], tuple[float, float]]] = {}

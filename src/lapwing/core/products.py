@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# returns the product of two arrays, or None where it is not faster than the framework
+# returns the product of two arrays, or None if it is not faster than the framework
 Product = Callable[[Any, Any], Any]
 # A tuple that is replaced, never changed, so a thread can read it without a lock. The last one added is asked first.
 _in_use: tuple[Product, ...] = ()

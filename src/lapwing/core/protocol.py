@@ -1,4 +1,4 @@
-"""The contract of a kind of array: what the operations may ask of it.
+"""What the operations need from each kind of array.
 
 NumPy, PyTorch, JAX, TensorFlow and CuPy are modules in ``frameworks/`` that satisfy :class:`Framework`. Kinds of arrays that
 are spread over many devices (``ShardedMatrix``, torch's ``DTensor``, JAX arrays with a ``NamedSharding``) are objects in
@@ -39,13 +39,13 @@ class Framework(Protocol):
     def dtype_of(self, a: Any, /) -> str: ...
 
     def direct(self, a: Any, /) -> bool:
-        """Whether a small call may go by a short way: ``results_direct`` and ``solve_direct``."""
+        """Whether a small call may take the short way: ``results_direct`` and ``solve_direct``."""
 
     def traced(self, a: Any, /) -> bool:
-        """Whether values cannot be looked at: jit, compile, graph mode, graph capture."""
+        """Whether values cannot be read: jit, compile, graph mode, graph capture."""
 
     def sized(self, a: Any, /) -> bool:
-        """Whether its sizes are numbers now that the native core can be asked about."""
+        """Whether its sizes are known numbers, so that the native core can be asked about them."""
 
     def differentiates(self, a: Any, /) -> bool:
         """Whether derivatives with respect to it may be asked for."""
@@ -71,7 +71,7 @@ class Front(Protocol):
     """A kind of array that is spread over many devices.
 
     ``function`` is a public function; ``function.request(spec, **options)`` checks the options and returns the Request. A
-    front calls it where the owners of the array agree, so that an error of one is raised by all.
+    front calls it in the step where all ranks agree, so that an error on one rank is raised on all.
     """
 
     @property
@@ -92,8 +92,8 @@ class Front(Protocol):
 class Handle(Protocol):
     """A factored matrix, behind the public class ``Factor``.
 
-    On one device it also has ``lu``, and ``about`` where ``repr`` has more to say; where it passes through JAX, ``framework``,
-    ``take_apart`` and ``put_together``.
+    On one device it also has ``lu``, and ``about`` if ``repr`` shows more. A handle that passes through JAX also has
+    ``framework``, ``take_apart`` and ``put_together``.
     """
 
     assume: str

@@ -6,8 +6,8 @@ A record is a JSON file:
      "versions": {...}, "measurements": [{"dtype": "float32", "n": 4, "batch": 1000, "seconds": {"batched": 1e-5, ...}}, ...]}
 
 ``hardware`` is the GPU's name, or the CPU's instruction set level. A record of other hardware is never used. Between measured
-points the nearest one decides, in ratios of n and batch. The engine "cusolver newest" is cusolver with the newest copy of the
-library, on machines that have it beside their framework's copy.
+points the nearest one decides, by ratios of n and batch. The engine "cusolver newest" is cusolver with the newest copy of the
+library, for machines that have such a copy besides their framework's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """A file name for it: "cholesky-cuda-nvidia-h200"."""
+        """The name of its file without the ending: "cholesky-cuda-nvidia-h200"."""
         return re.sub(r"[^a-z0-9]+", "-", f"{self.operation}-{self.device}-{self.hardware}".lower()).strip("-")
 
     def predict(self, dtype: str, n: int, batch: int, engine: str) -> float | None:
@@ -78,7 +78,7 @@ def _work(n: int, batch: int) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """``engine`` takes n_min <= n <= n_max and batch_min <= batch <= batch_max; None has no end."""
+    """``engine`` takes n_min <= n <= n_max and batch_min <= batch <= batch_max; None: no upper limit."""
 
     dtype: str
     engine: str
@@ -86,7 +86,7 @@ class Rule:
     n_max: int | None = None
     batch_min: int = 0
     batch_max: int | None = None
-    newest: bool = False  # where the newest copy of the engine's library is installed
+    newest: bool = False  # only if the newest copy of the engine's library is installed
 
     def fits(self, dtype: str, n: int, batch: int) -> bool:
         return (
@@ -99,7 +99,7 @@ class Rule:
 def rules_of(record: Record) -> list[Rule]:
     """Cut the plane halfway between measured points, by n and then by batch, and name the fastest engine of each piece.
 
-    First come the pieces that a library wins by its newest copy alone."""
+    Rules that need the newest copy of a library come first."""
     if not any(name.endswith(NEWEST) for m in record.measurements for name in m.seconds):
         return _cut(record, record.measurements)
     plain = _cut(record, [_with_copies(m, newest=False) for m in record.measurements])
@@ -108,7 +108,7 @@ def rules_of(record: Record) -> list[Rule]:
 
 
 def _with_copies(measured: Measurement, newest: bool) -> Measurement:
-    """What the engines take with or without the newest copies of their libraries."""
+    """The seconds of the engines with or without the newest copies of their libraries."""
     seconds = {name: s for name, s in measured.seconds.items() if not name.endswith(NEWEST)}
     for name in measured.seconds.keys() - seconds.keys() if newest else ():
         engine = name.removesuffix(NEWEST)
@@ -133,12 +133,12 @@ def _cut(record: Record, measurements: Sequence[Measurement]) -> list[Rule]:
             rules = _join(rules, row)
     if record.operation != "eigvalsh":
         return rules
-    # below the smallest measured order values alone go where the vectors go
+    # below the smallest measured order eigvalsh follows the rules of eigh
     least = {dtype: min(m.n for m in measurements if m.dtype == dtype) for dtype in {m.dtype for m in measurements}}
     return [replace(r, n_min=max(r.n_min, least[r.dtype])) for r in rules]
 
 
-# Engines this close are a tie, which goes to the one of the neighbouring piece, else to the one listed first: a rule must not
+# Engines this close are a tie, won by the engine of the neighbouring piece, else by the one listed first: a rule must not
 # follow noise.
 _TIE = 1.05
 
@@ -150,7 +150,7 @@ def _keep_if_close(measured: Measurement, neighbour: str | None) -> str:
 
 
 def _join(rules: list[Rule], row: list[Rule]) -> list[Rule]:
-    """A rule that goes on where one for the same batches ends is the same rule."""
+    """Add a row of rules; one that begins where a rule for the same batches ends extends that rule."""
     joined = list(rules)
     for rule in row:
         for i, old in enumerate(joined):
@@ -170,15 +170,15 @@ def _intervals(values: Iterable[int]) -> Iterable[tuple[int, int, int | None]]:
 
 
 def load_records(folders: Sequence[Path]) -> list[Record]:
-    """Every readable record of the folders, the first folder's first. A damaged file is named in the log and skipped."""
-    found = []
+    """Every readable record in the folders, in their order. A damaged file is named in the log and skipped."""
+    records = []
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
             try:
-                found.append(load_record(path))
-            except Exception as error:  # whatever is in the file, lapwing must start
+                records.append(load_record(path))
+            except Exception as error:  # lapwing must start whatever is in the file
                 _log.warning("record %s is not usable and was skipped: %s", path, error)
-    return found
+    return records
 
 
 def load_record(path: Path) -> Record:
@@ -202,7 +202,7 @@ def load_record(path: Path) -> Record:
 
 
 def save_record(record: Record) -> Path:
-    """Write a record to the user's own folder, where it goes before the shipped ones."""
+    """Write a record to the user's own folder; it then takes precedence over a shipped one."""
     folder = cache_folder("records", make=True)
     if folder is None:
         raise OSError("there is no safe cache folder for records\nhint: set LAPWING_CACHE to a folder that only you can write")

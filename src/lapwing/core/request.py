@@ -26,10 +26,10 @@ MATRIX, RIGHT, VALUE = Place.MATRIX, Place.RIGHT, Place.VALUE
 class Request:
     """A call after its options were checked. Fields after ``status`` are the options, by their public names."""
 
-    function: Callable[..., Any]  # the public function: it takes ordinary arrays itself
+    function: Callable[..., Any]  # the public function, for arrays that are not sharded
     operation: str  # its name without "_ex"
     places: tuple[Place, ...]  # one for each result
-    result: Any = None  # the named tuple of the results; None where there is one
+    result: Any = None  # the named tuple of the results; None for a single result
     status: bool = False  # the results end with a status, and a failure gives NaN
     assume: str = "general"
     upper: bool = False
@@ -72,9 +72,9 @@ class Request:
             arrays, options["b"] = arrays[:1], arrays[1]
         return self.function(*arrays, **options)
 
-    def results(self, made: Any) -> tuple[Any, ...]:
+    def results(self, returned: Any) -> tuple[Any, ...]:
         """The return value of the public function as a tuple."""
-        return tuple(made) if self.result is not None else (made,)
+        return tuple(returned) if self.result is not None else (returned,)
 
     def returned(self, results: Any) -> Any:
         """The return value of the public function for these results."""

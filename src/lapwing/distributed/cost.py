@@ -81,7 +81,7 @@ class _Work:
     swept: float = 0.0  # numbers read from memory and used once / n^3
     steps: float = 0.0  # steps that cannot be blocked / n
     copies: float = 1.0  # matrices of the size of the shard besides the input: working copy, results, workspace
-    gpu_copies: float | None = None  # where cuSOLVERMp needs another number of copies
+    gpu_copies: float | None = None  # the number for cuSOLVERMp, if it is another
     gpu_rate: float = 1.0  # the part of the speed of a matrix product that cuSOLVERMp's routines reach for large n
 
 
@@ -110,7 +110,7 @@ _POSITIVE = {"solve": "lu", "inv": "inv", "slogdet": "lu"}  # without assume="po
 
 @dataclass(frozen=True)
 class Cost:
-    """How a sharded call would run, by the model; nothing has been run or measured."""
+    """How a sharded call would run, according to the model; nothing has been run or measured."""
 
     operation: str
     shape: tuple[int, int]
@@ -122,7 +122,7 @@ class Cost:
     flops: float  # of all devices together
     messages: float  # received by a device
     bytes_received: float  # by a device
-    memory: float  # bytes on the device with most: its part of the input, copies of it, workspace
+    memory: float  # bytes on the device that needs most: its part of the input, copies of it, workspace
     shard: float  # bytes of its part of the input
     compute_seconds: float
     message_seconds: float
@@ -130,8 +130,8 @@ class Cost:
     note: str = ""  # printed after the engine's name
     gathered: int = 0  # the number of devices whose parts are gathered on one, which does the work; 0: all of them work
     missing: str = ""  # why the engine cannot run on this machine
-    largest_of: str = "n"  # "rows" or "columns": the other side stays as it is
-    host: float = 0.0  # bytes on the host of each process, where the devices are GPUs
+    largest_of: str = "n"  # or "rows" or "columns", with the other side fixed
+    host: float = 0.0  # bytes on the host of each process, if the devices are GPUs
 
     @property
     def seconds(self) -> float:
@@ -363,7 +363,7 @@ def memory_per_device(
     in_place: bool = False,
     shape: tuple[int, int] | None = None,
 ) -> float:
-    """Bytes on the device with most: its part of the input, the copies, the right-hand sides, and scratch for panels.
+    """Bytes on the device that needs most: its part of the input, copies, right-hand sides, and scratch for panels.
 
     ``in_place``: the input may be destroyed, so the working copy is the input itself. Scratch is three panels, as JAXMg counts
     it; its run with n = 1,499,136 on 64 H200s then takes 94.7 % of the memory, as its authors report.
@@ -371,19 +371,19 @@ def memory_per_device(
     work, size = OPERATIONS[operation], ITEMSIZE[dtype]
     shape = shape or (n, n)
     tile = tile or tile_for(shape, grid, operation, machine.engine)
-    rows, held = Layout.cyclic(shape, tile, grid).local_shape(0)
+    rows, width = Layout.cyclic(shape, tile, grid).local_shape(0)
     copies = work.gpu_copies if machine.engine == "cusolvermp" and work.gpu_copies is not None else work.copies
-    matrices = (copies if in_place else copies + 1) * rows * held
+    matrices = (copies if in_place else copies + 1) * rows * width
     sides = 2 * rows * -(-columns // grid[1]) if work.columns else 0
-    return float((matrices + sides + 3 * tile * max(rows, held)) * size)
+    return float((matrices + sides + 3 * tile * max(rows, width)) * size)
 
 
 def largest_that(fits: Callable[[int], bool]) -> int:
-    """The largest n that fits, to four digits."""
+    """The largest n that fits, to four digits: the free memory of a device is not known more precisely."""
     low, high = 0, 1
     while fits(high):
         low, high = high, 2 * high
-    while high - low > max(1, low >> 12):  # to the fourth digit: the free memory of a device is not known better
+    while high - low > max(1, low >> 12):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low

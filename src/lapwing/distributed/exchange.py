@@ -1,8 +1,8 @@
 """Redistribute a matrix: blocks of one layout become blocks of another.
 
-:func:`plan` says which rank sends which rows and columns to which, in portions. It handles any two layouts, also uneven blocks
-and transposes, which the libraries' own routines do not. Two carriers follow it: :func:`exchange` here, with NumPy blocks over
-MPI or torch, and ``backends/cusolvermp/exchange.py``, with blocks on GPUs over NCCL.
+:func:`plan` says which rank sends which rows and columns to which rank, in portions. It handles any two layouts, also uneven
+blocks and transposes, which the libraries' own routines do not. Two functions follow the plan: :func:`exchange` here, with
+NumPy blocks over MPI or torch, and ``backends/cusolvermp/exchange.py``, with blocks on GPUs over NCCL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .layout import Axis, Layout
 
 _TAG = 21
 _PORTION = 1 << 23  # bytes of a message: it stays in the cache, and the buffers stay small
-_STEP = 1 << 21  # bytes of a message of a triangle: short steps along the diagonal send little of the other triangle
+_STEP = 1 << 21  # bytes of a message of a triangle: with short steps along the diagonal little of the other triangle is sent
 _FEW = 24  # rows: for shorter runs one copy by indices is faster than many copies of tiles
 _TILE = 64
 
@@ -33,7 +33,7 @@ Portion = tuple[tuple[Run, ...], tuple[Run, ...]]  # runs of rows and of columns
 class Step:
     """One rank's part of a plan: portions that it sends to one rank, and portions that it receives from another.
 
-    The k-th portions of all ranks travel together. In the first step both ranks are the own one.
+    The k-th portions of all ranks travel together. In the first step both ranks are this one.
     """
 
     to_rank: int
@@ -55,10 +55,10 @@ def plan(
 ) -> Iterator[Step]:
     """The steps of one rank, in which the blocks of ``source``[offset:] become blocks of ``target``.
 
-    ``portion``: bytes of a message, at most (but one row at least). ``upper``: only the upper triangle is needed, or only the
-    lower one, with the diagonal; parts of the other one close to the diagonal are sent along.
+    ``portion``: at most so many bytes in a message, but at least one row. ``upper``: only the upper (or lower) triangle with
+    the diagonal is needed; parts of the other triangle close to the diagonal are sent too.
     """
-    held, wanted = (None, None) if upper is None else (source.indices(rank), target.indices(rank))
+    sent, received = (None, None) if upper is None else (source.indices(rank), target.indices(rank))
     here, there = source.place(rank), target.place(rank)
     for step in range(size):
         to_rank, from_rank = (rank + step) % size, (rank - step) % size
@@ -66,9 +66,9 @@ def plan(
         coming = _shared(source, source.place(from_rank), target, there, offset)
         yield Step(
             to_rank,
-            _portions(leaving, itemsize, portion, held, 0, upper),
+            _portions(leaving, itemsize, portion, sent, 0, upper),
             from_rank,
-            _portions(coming, itemsize, portion, wanted, 1, upper),
+            _portions(coming, itemsize, portion, received, 1, upper),
         )
 
 
@@ -87,18 +87,18 @@ def exchange(
 
     ``column_major`` is the order of the blocks, the same on all ranks; a wrong value only costs time. ``put(target, index,
     piece)`` may replace ``target[index] = piece``. ``upper``: see :func:`plan`. Returns how far from the diagonal, in rows,
-    entries of the other triangle were sent along.
+    entries of the other triangle were sent.
     """
     if column_major:
         source, layout, target, to = source.T, layout.transposed, target.T, to.transposed
         upper = None if upper is None else not upper
     most = _PORTION if upper is None else _STEP
     send_buffer = receive_buffer = np.empty(0, source.dtype)
-    held, wanted = layout.indices(comm.rank)[0], to.indices(comm.rank)[0]
+    source_rows, target_rows = layout.indices(comm.rank)[0], to.indices(comm.rank)[0]
     width = 0
     for step in plan(comm.rank, comm.size, layout, to, source.itemsize, portion=most, upper=upper):
         if upper is not None:
-            width = max(width, _width(step.leaving, 0, held), _width(step.coming, 1, wanted))
+            width = max(width, _width(step.leaving, 0, source_rows), _width(step.coming, 1, target_rows))
         if step.to_rank == comm.rank:
             for rows, columns in step.leaving:
                 _copy(target, source, rows, columns, put)
@@ -143,13 +143,13 @@ def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False,
 
 
 def keep_triangle(
-    block: np.ndarray, layout: Layout, rank: int, *, upper: bool, fill: Any = 0, beside: int | None = None
+    block: np.ndarray, layout: Layout, rank: int, *, upper: bool, fill: Any = 0, within: int | None = None
 ) -> None:
     """Set everything outside the triangle (which includes the diagonal) to ``fill``. No communication.
 
-    ``beside``: only entries up to about this distance from the diagonal have to be set; the rest is ``fill`` already.
+    ``within``: entries farther than about this from the diagonal are ``fill`` already.
     """
-    for rows, columns, part in _parts(layout, rank, not upper, 1, beside):
+    for rows, columns, part in _parts(layout, rank, not upper, 1, within):
         block[rows, columns][... if part is None else part] = fill
 
 
@@ -195,11 +195,11 @@ def _by_rows(count: int, each: int = 256) -> list[slice]:
 
 
 def _parts(
-    layout: Layout, rank: int, upper: bool, distance: int, beside: int | None = None
+    layout: Layout, rank: int, upper: bool, distance: int, within: int | None = None
 ) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
     """The triangle of a block, as rectangles of some columns each, and on the diagonal as small rectangles with a mask.
 
-    ``distance`` is 1 without the diagonal. ``beside``: the largest distance of a rectangle from the diagonal.
+    ``distance`` is 1 without the diagonal. ``within``: the largest distance of a rectangle from the diagonal.
     """
     rows, columns = layout.indices(rank)
     if not len(rows):
@@ -207,18 +207,18 @@ def _parts(
     for first in range(0, len(columns), _TILE):
         here = slice(first, min(first + _TILE, len(columns)))
         some = columns[here]
-        # rows and columns ascend: the triangle has the rows of a column up to some place, or from it on
+        # rows and columns ascend, so the triangle has the first rows of each column, or the last ones
         low, high = (int(np.searchsorted(rows, c + (1 - distance if upper else distance))) for c in (some[0], some[-1]))
         near = rows[low:high, None]
         yield slice(low, high), here, near <= some - distance if upper else near >= some + distance
         if upper:
-            yield slice(0 if beside is None else int(np.searchsorted(rows, some[0] - beside)), low), here, None
+            yield slice(0 if within is None else int(np.searchsorted(rows, some[0] - within)), low), here, None
         else:
-            yield slice(high, None if beside is None else int(np.searchsorted(rows, some[-1] + beside + 1))), here, None
+            yield slice(high, None if within is None else int(np.searchsorted(rows, some[-1] + within + 1))), here, None
 
 
 def _shared(source: Layout, here: Any, target: Layout, there: Any, offset: tuple[int, int]) -> Portion | None:
-    """The rows and columns that a place of the source and a place of the target share; None for none."""
+    """The rows and columns that a place of the source shares with a place of the target; None if there are none."""
     if here is None or there is None:
         return None
     rows = _runs(source.rows, here[0], target.rows, there[0], offset[0])

@@ -1,8 +1,8 @@
 """A sharded matrix in a folder: one .npy file for each rank, and a manifest that names them.
 
-A save writes its blocks under names of its own, and then replaces the manifest in one step: whatever happens in between, the
-folder holds the old matrix or the new one. Files of earlier saves, also of ones that were killed, are deleted after that;
-files with other names are never touched.
+A save writes its blocks under new names, and then replaces the manifest in one step: whatever happens in between, the folder
+holds the old matrix or the new one. After that the files of earlier saves, and of saves that were killed, are deleted; files
+with other names are never touched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .layout import Layout
 _MANIFEST = "manifest.json"
 _FORMAT, _FIRST_FORMAT = "lapwing sharded matrix 2", "lapwing sharded matrix 1"
 _OURS = re.compile(r"block-\d{5,}-[0-9a-f]{16}\.npy(\.part)?|manifest\.json\.part")
-# a full disk, a quota, a limit for files; NumPy's error for a block that was cut short has no number
+# a full disk, a quota, a limit for the size of files; NumPy's error for a block that was cut short has no number
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 
 
@@ -52,7 +52,7 @@ def new_label() -> str:
 
 
 def write_block(folder: Path, saved: Saved, rank: int, local: np.ndarray) -> None:
-    """Write one block; nothing is left of it when that fails."""
+    """Write one block; if that fails, the file is removed."""
     path = folder / saved.block(rank)
     part = path.with_name(f"{path.name}.part")
     try:
@@ -79,7 +79,7 @@ def finish(folder: Path, saved: Saved) -> None:
     if old is not None:
         stale |= {old.block(rank) for rank in range(old.layout.size)}
     for name in stale:
-        with suppress(OSError):  # the new matrix is complete, with or without them
+        with suppress(OSError):  # the new matrix is complete even if old files stay
             (folder / name).unlink()
 
 

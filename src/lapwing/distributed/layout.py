@@ -82,7 +82,7 @@ class Axis:
         """The part that holds a global index, or an array of them."""
         if self.tile:
             return (index + self.skip) // self.tile % self.parts
-        # an empty block has the same start as the next one: the last of them owns the index
+        # an empty block has the same start as the next one; the last of these owns the index
         return np.searchsorted(self.starts[1:], index, side="right")
 
     def local(self, index: Any) -> Any:
@@ -125,16 +125,16 @@ class Axis:
     @classmethod
     def from_json(cls, values: Any) -> Axis:
         """The axis of :meth:`as_json`; ValueError for anything else."""
-        wrong = ValueError(f"layout: {values!r:.80} does not describe an axis")
+        error = ValueError(f"layout: {values!r:.80} does not describe an axis")
         if not isinstance(values, dict) or not isinstance(values.get("sizes"), list):
-            raise wrong
+            raise error
         numbers = [values.get("n"), values.get("parts"), values.get("tile"), values.get("skip", 0), *values["sizes"]]
         if not all(type(x) is int and 0 <= x < 2**63 for x in numbers):
-            raise wrong
+            raise error
         n, parts, tile, skip, *sizes = numbers
         fits = not sizes if tile else len(sizes) == parts and sum(sizes) == n and not skip
         if not parts or not fits:
-            raise wrong
+            raise error
         return cls(n, parts, tile, tuple(sizes), skip)
 
 

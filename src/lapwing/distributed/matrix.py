@@ -238,8 +238,8 @@ class ShardedMatrix:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write one .npy file for each rank and a manifest into a folder that all ranks see.
 
-        A matrix that was saved there before is replaced when the new one is complete, and stays as it is when the save fails.
-        There must be room for both.
+        A matrix that was saved there before is replaced when the new one is complete, and kept if the save fails. There must be
+        room for both.
         """
         name, path, ranks = "ShardedMatrix.save", Path(folder), self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
@@ -259,7 +259,7 @@ class ShardedMatrix:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], comm: Any, *, layout: Layout | None = None) -> ShardedMatrix:
-        """Read what :meth:`save` wrote, on any number of ranks: each reads only its part.
+        """Read a matrix that :meth:`save` wrote, on any number of ranks; each reads only its part.
 
         The layout is by default the saved one if the number of ranks is the same, else blocks of rows.
         """
@@ -360,7 +360,7 @@ def checked(name: str, local: Any) -> Any:
 
 
 def dtype_of(local: Any) -> np.dtype:
-    """As a NumPy dtype."""
+    """The dtype as NumPy's."""
     return local.dtype if isinstance(local.dtype, np.dtype) else np.dtype(str(local.dtype).rpartition(".")[2])
 
 

@@ -11,8 +11,8 @@ from typing import Any
 class Grid:
     """Contiguous blocks: rows over the mesh axes ``rows``, columns over ``columns``, each a tuple of (name, size).
 
-    ``order`` has the names of those with more than one device (of all, if none has), in the order in which the engine counts
-    its devices; :meth:`turned` keeps it.
+    ``order`` has the names of the axes with more than one device (of all axes, if there is none), in the order in which the
+    engine counts its devices; :meth:`turned` keeps it.
     """
 
     rows: tuple[tuple[str, int], ...]
@@ -56,7 +56,7 @@ class Grid:
 class Placement:
     """A grid on a mesh of the framework (any hashable object).
 
-    ``certain``: the array is known to be split. If not, it may be, and the grid is the one that the caller asked for.
+    ``certain``: the array is known to be split. If not, it may be split, and the grid is the one that the caller asked for.
     """
 
     mesh: Any

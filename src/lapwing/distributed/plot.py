@@ -77,7 +77,7 @@ def owners(layout: Layout) -> np.ndarray:
 
 
 def _colour(rank: int, ranks: int) -> tuple[float, float, float]:
-    """Light colours, on which black numbers are readable; those of neighbours differ much."""
+    """A light colour, on which black numbers are readable, and which differs much from those of neighbours."""
     import colorsys
 
     return colorsys.hls_to_rgb((rank * 0.61803) % 1.0, 0.70 + 0.12 * (rank % 2), 0.55 + 0.2 * (rank * 7 % 3 == 0))

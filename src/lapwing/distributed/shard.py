@@ -8,7 +8,7 @@ Derivatives are with respect to the entries that are read: for a positive defini
 (the public functions give its Hermitian part). They keep every step of the loops; derivatives outside of shard_map cost
 less. eigh, and qr and svd of matrices that are not long and narrow, have derivatives only outside.
 
-Give ``shard_map`` the option ``check_vma=False`` (``check_rep=False`` before JAX 0.6): JAX cannot see what is replicated here.
+Give ``shard_map`` the option ``check_vma=False`` (``check_rep=False`` before JAX 0.6), as JAX cannot see what is replicated.
 
 Needs JAX.
 """

@@ -1,4 +1,4 @@
-"""Blocks inside the user's shard_map: what matrix they are part of, and what is wrong with them."""
+"""Blocks inside the user's shard_map: the matrix that they are part of, and checks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def square(name: str, a: Any, axis_name: Any, width: int | None, upper: Any = Fa
 
 
 def dense(name: str, a: Any, axis_name: Any, tall_only: bool = False) -> tuple[Grid, Panels | None]:
-    """The grid and panels of the matrix; no panels where each device has at least as many rows as there are columns.
+    """The grid and panels of the matrix; no panels if each device has at least as many rows as there are columns.
 
     ``tall_only``: refuse matrices with fewer rows than columns.
     """

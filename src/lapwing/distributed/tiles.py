@@ -16,9 +16,9 @@ def numroc(n: int, tile: int, part: int, parts: int) -> int:
     >>> [numroc(10, 2, part, 3) for part in range(3)]
     [4, 4, 2]
     """
-    whole, rest = divmod(n, tile)
-    rounds, extra = divmod(whole, parts)
-    return rounds * tile + (tile if part < extra else rest if part == extra else 0)
+    tiles, remainder = divmod(n, tile)
+    rounds, extra = divmod(tiles, parts)
+    return rounds * tile + (tile if part < extra else remainder if part == extra else 0)
 
 
 def global_indices(n: int, tile: int, part: int, parts: int) -> np.ndarray:

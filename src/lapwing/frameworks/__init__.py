@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..core.problem import Spec
 from ..core.protocol import Framework, Front
 from . import foreign
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:  # mypy compares each module with the contract
 
     _CHECKED: tuple[Framework, ...] = (numpy, torch, jax, tensorflow, cupy)
 
-__all__ = ["entry", "of", "ordinary"]
+__all__ = ["describe", "entry", "of", "ordinary"]
 
 _BY_TYPE: dict[type, ModuleType] = {}
-# for public calls: what _BY_TYPE has, and the fronts of arrays that are always sharded
+# for public calls: the modules of _BY_TYPE, and the fronts of arrays that are always sharded
 _KINDS: dict[type, Framework | Front] = {}
 _PER_ARRAY: dict[type, Callable[[Any, str], Any]] = {}  # ordinary and sharded JAX arrays share a type
 # types of TensorFlow and JAX that are not arrays, and the hint for each
@@ -39,6 +40,11 @@ def of(a: Any, operation: str) -> ModuleType:
     return module if module is not None else _resolve(a, operation)
 
 
+def describe(a: Any, operation: str) -> Spec:
+    """Shape, dtype and device of an array, or of one that is only described."""
+    return a if isinstance(a, Spec) else of(a, operation).describe(a)  # type: ignore[no-any-return]
+
+
 def entry(a: Any, operation: str) -> Any:
     """The kind of array that a public function was called with: a framework, or the front of a sharded array."""
     kind = _KINDS.get(type(a))
@@ -49,37 +55,37 @@ def entry(a: Any, operation: str) -> Any:
 
 
 def ordinary(a: Any, operation: str) -> Any:
-    """As :func:`entry`, for functions composed of others, which find the front of a sharded array themselves."""
+    """As :func:`entry`, for functions composed of others; these find the front of a sharded array by themselves."""
     module = _BY_TYPE.get(type(a))
     if module is not None:
         return module
     return foreign.FRONT if foreign.accepts(type(a)) else of(a, operation)
 
 
-# Import statements, not importlib: torch.compile follows these when the first call happens inside it. The fronts of sharded
-# and of hosted arrays are above this layer, and are imported here when the first such array is seen.
+# Import statements rather than importlib, because torch.compile follows them when the first call happens inside it. The fronts
+# of sharded and hosted arrays belong to higher layers, so they are imported only when the first such array is seen.
 def _kind_of(a: Any, operation: str) -> Any:
     kind = type(a)
     if kind.__name__ in _NO_ARRAYS:
         raise _no_array(a, operation)
     for base in kind.__mro__:
         if base.__module__ == "lapwing.distributed.matrix":
-            from ..distributed.fronts.matrix import FRONT as found
+            from ..distributed.fronts.matrix import FRONT as front
         elif base.__module__ == "lapwing.distributed.devices":
-            from ..distributed.fronts.devices import FRONT as found  # type: ignore[assignment]
+            from ..distributed.fronts.devices import FRONT as front  # type: ignore[assignment]
         elif base.__module__.startswith("torch.distributed"):
-            from ..distributed.fronts.dtensor import FRONT as found  # type: ignore[assignment]
+            from ..distributed.fronts.dtensor import FRONT as front  # type: ignore[assignment]
         elif base.__module__.partition(".")[0] in ("jax", "jaxlib"):
             _PER_ARRAY[kind] = _kind_of_jax_array
             return _kind_of_jax_array(a, operation)
         elif base.__module__ == "lapwing.core.hosted":
-            from ..outofcore.front import FRONT as found  # type: ignore[assignment]
+            from ..outofcore.front import FRONT as front  # type: ignore[assignment]
         elif base.__module__ == "lapwing.core.problem":  # lapwing.spec(..., sharding=...)
-            from ..distributed.fronts.described import FRONT as found  # type: ignore[assignment]
+            from ..distributed.fronts.described import FRONT as front  # type: ignore[assignment]
         else:
             continue
-        _KINDS[kind] = found
-        return found
+        _KINDS[kind] = front
+        return front
     _KINDS[kind] = foreign.FRONT if foreign.accepts(kind) else of(a, operation)
     return _KINDS[kind]
 

@@ -74,23 +74,23 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 
 def _plain(x: Any, dtype: Any) -> Any:
-    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    """Contiguous and aligned, for native code; copied only if needed."""
     return cp.ascontiguousarray(_aligned(x) if x.data.ptr % x.itemsize else x, dtype)
 
 
 def _aligned(x: Any) -> Any:
-    """A copy made byte by byte: the GPU stops any kernel that reads elements at such an address."""
+    """A copy that is made byte by byte, as a kernel that reads elements at an unaligned address fails."""
     if not x.flags.c_contiguous:
         raise ValueError(
             "a CuPy array whose memory is neither aligned nor contiguous cannot be read\nhint: copy it on the host"
         )
-    made = cp.empty(x.shape, x.dtype)
-    made.data.copy_from_device_async(x.data, x.nbytes)
-    return made
+    copy = cp.empty(x.shape, x.dtype)
+    copy.data.copy_from_device_async(x.data, x.nbytes)
+    return copy
 
 
 class _Scratch:
-    """Scratch memory for one call. When it is freed here, the pool hands it out again in stream order."""
+    """Scratch memory for one call. Once it is freed, the pool reuses it in stream order."""
 
     def __init__(self) -> None:
         self.blocks: list[Any] = []

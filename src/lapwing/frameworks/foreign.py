@@ -15,7 +15,7 @@ from ..core.problem import Spec
 
 _KNOWN = frozenset(("numpy", "torch", "jax", "jaxlib", "tensorflow", "keras", "cupy", "lapwing"))
 _PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
-# DLPack's numbers of memory that the CPU can read, and that a GPU can: CUDA's, then ROCm's
+# DLPack's numbers for memory that the CPU can read, and for memory that a GPU can: CUDA's, then ROCm's
 _ON_HOST, _ON_GPU = (1, 3, 11), (2, 13, 10)
 
 
@@ -30,7 +30,7 @@ def accepts(kind: type) -> bool:
 
 
 def through(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for such arrays: they are converted on the way in, and the results on the way out."""
+    """The same function for such arrays: it converts them, and converts the results back."""
 
     def call(*arrays: Any, **options: Any) -> Any:
         name = function.__name__
@@ -42,7 +42,7 @@ def through(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Front:
-    """These arrays as a kind of array: a public function hands its call over, as for a sharded array."""
+    """Takes the calls of public functions with such arrays, as the front of a sharded array does."""
 
     sharded: Literal[True] = True
 
@@ -64,7 +64,7 @@ FRONT = _Front()
 
 
 def _plain(operation: str, x: Any) -> Any:
-    """A NumPy or CuPy array with the memory of ``x``; what is no such array stays."""
+    """A NumPy or CuPy array with the memory of ``x``; anything that is not such an array unchanged."""
     if not accepts(type(x)):
         return x
     kind = f"{type(x).__module__}.{type(x).__qualname__}"

@@ -1,7 +1,8 @@
 """JAX arrays: jit, vmap, grad, jvp, shard_map, export; CPU and CUDA.
 
-One primitive, lowered to one foreign call, serves every operation. Its lowering names the batch axes, so that a batch-sharded
-array is not gathered; its vmap rule ends in one batched call. Around it is a custom jvp, from which JAX derives reverse mode.
+One primitive, lowered to one foreign call, serves every operation. Its lowering names the batch axes, so that an array with a
+sharded batch is not gathered; its vmap rule makes one batched call. A custom jvp around it gives forward mode, from which JAX
+derives reverse mode.
 """
 
 from __future__ import annotations
@@ -117,9 +118,9 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
         if operation.derivative_from is None:
             outputs = source = function(*primals)
         else:
-            name, places = operation.derivative_from
+            name, indices = operation.derivative_from
             source = _differentiable(operation_named(name), params, engine, False)(*primals)
-            outputs = tuple(source[i] for i in places)
+            outputs = tuple(source[i] for i in indices)
         smooth = _exact(operation.jvp)(Namespace, params, primals, source, tangents)
         fixed = map(jax.custom_derivatives.zero_from_primal, outputs[operation.differentiable :])
         return outputs, (*smooth, *fixed)
@@ -139,7 +140,7 @@ def register(kind: Any, take_apart: Any, put_together: Any) -> None:
 
 
 def _exact(rule: Any) -> Any:
-    """The rule with products in full precision: by default JAX rounds float32 to ten bits on a GPU."""
+    """The rule with products in full precision; by default JAX rounds float32 to ten bits on a GPU."""
     return jax.default_matmul_precision("highest")(rule)
 
 
@@ -198,15 +199,15 @@ def _types(*kinds: Any, operation: Operation, params: Params, engine: int, overw
     mesh = getattr(getattr(kinds[0], "sharding", None), "mesh", None)
     types = []
     for shape, dtype in _results(operation, params, kinds):
-        where: Any = (
+        replicated: Any = (
             {} if mesh is None or mesh.empty else {"sharding": NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))}
         )
-        types.append(jax.core.ShapedArray(shape, np.dtype(dtype), **where))
+        types.append(jax.core.ShapedArray(shape, np.dtype(dtype), **replicated))
     return types
 
 
 def _batch(arrays: Any, axes: Any, **about: Any) -> tuple[Any, Any]:
-    """One call for all: the mapped axis becomes a batch axis, or for one matrix more columns."""
+    """One call for the whole batch: the mapped axis becomes a batch axis, or more columns if there is one matrix."""
     operation, bind = about["operation"], partial(_CALL.bind, **about)
     count = len(_results(operation, about["params"], arrays))
     mapped = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
@@ -214,8 +215,8 @@ def _batch(arrays: Any, axes: Any, **about: Any) -> tuple[Any, Any]:
     if operation.by_columns and all(fixed) and not last:
         return _more_columns(bind, mapped), (0, *[None] * (count - 1))
     (length,) = {x.shape[0] for x, axis in zip(mapped, axes, strict=True) if axis is not None}
-    whole = [jnp.broadcast_to(x, (length, *x.shape)) if axis is None else x for x, axis in zip(mapped, axes, strict=True)]
-    return bind(*whole), (0,) * count
+    batched = [jnp.broadcast_to(x, (length, *x.shape)) if axis is None else x for x, axis in zip(mapped, axes, strict=True)]
+    return bind(*batched), (0,) * count
 
 
 batching.primitive_batchers[_CALL] = _batch
@@ -254,7 +255,7 @@ def _split_by_batch(operands: Any, values: Any, rank: int) -> None:
 
 
 def _more_columns(function: Any, arrays: Any) -> tuple[Any, ...]:
-    """Many right-hand sides for the same matrix, as columns of one."""
+    """Solve for many right-hand sides with the same matrix, as the columns of one."""
     *fixed, b = arrays
     many, k = b.shape[0], b.shape[-1]
     wide = jnp.moveaxis(b, 0, -2)
@@ -284,7 +285,7 @@ def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: 
 
 
 def _placed_mesh(a: Any) -> Any:
-    """The mesh in the type of ``a`` if it has manual axes (inside shard_map) or explicit ones; None where XLA decides."""
+    """The mesh in the type of ``a`` if it has manual axes (inside shard_map) or explicit ones; None if XLA decides."""
     mesh = getattr(getattr(_type_of(a), "sharding", None), "mesh", None)
     if mesh is None or mesh.empty:
         return None
@@ -309,8 +310,8 @@ def _frame(operation: Operation, params: Params, engine: int, overwrite: bool, s
     alone = all(isinstance(n, int) and n == 1 for n in shape[:-2])
     small = isinstance(shape[-1], int) and shape[-1] <= operation.launches_only_to
     launch_only = small and engine in (AUTO, ENGINES["batched"])
-    # A call that shares its buffers makes XLA copy an input that was not donated: worth it only where the engine works in
-    # place anyway, or the user asks.
+    # If the call shares its buffers, XLA copies an input that was not donated. That pays only if the engine works in place
+    # anyway, or the user asked for it.
     out = operation.alias
     shared = out is not None and results[out][0] == tuple(shape) and (overwrite or (alone and not launch_only))
     flags, *more = params
@@ -319,7 +320,7 @@ def _frame(operation: Operation, params: Params, engine: int, overwrite: bool, s
 
 
 def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
-    """The call where the mesh is part of the types (shard_map, explicit sharding), or numpy.linalg without a native core."""
+    """The call if the mesh is part of the types (shard_map, explicit sharding), or numpy.linalg without a native core."""
     a, results = arrays[0], _results(operation, params, arrays)
     types = tuple(_result_type(a, shape, dtype) for shape, dtype in results)
     if native is None:
@@ -342,10 +343,10 @@ def _result_type(a: Any, shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeSt
     kind = _type_of(a)
     batch_rank = kind.ndim - 2
     spec = (tuple(kind.sharding.spec) + (None,) * kind.ndim)[:batch_rank]
-    where = NamedSharding(mesh, PartitionSpec(*spec, *(None,) * (len(shape) - batch_rank)))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec, *(None,) * (len(shape) - batch_rank)))
     # the name changed between releases
     axes = {name: getattr(kind, name) for name in ("manual_axis_type", "vma") if hasattr(kind, name)}
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=where, **dict(list(axes.items())[:1]))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, **dict(list(axes.items())[:1]))
 
 
 @cache
@@ -353,9 +354,9 @@ def _register() -> None:
     assert native is not None
     for target, cuda in ((_TARGET, "cuda"), (_LAUNCH, "cuda_graph")):
         jax.ffi.register_ffi_target(target, native.xla_handler("cpu"), platform="cpu")
-        for platform in ("CUDA", "ROCM"):  # one handler: the native core knows whose GPU it is
+        for platform in ("CUDA", "ROCM"):  # one handler: the native core knows the GPU's vendor
             jax.ffi.register_ffi_target(target, native.xla_handler(cuda), platform=platform)
-        if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):  # where it is missing a sharded batch is gathered
+        if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):  # without it a sharded batch is gathered
             jax.ffi.register_ffi_target_as_batch_partitionable(target)
 
 
@@ -375,17 +376,17 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
 
 def on_one_device(a: Any) -> bool:
-    """Whether nothing says that the array may be spread over devices."""
+    """Whether the array is known not to be spread over devices by a NamedSharding."""
     return named_sharding(a)[0] is None
 
 
 def named_sharding(a: Any) -> tuple[Any, bool]:
     """The NamedSharding of an array over more than one device, and whether its spec is certain; (None, False) without one.
 
-    An array outside of traced code says how it is placed. Inside jit the type says it for Explicit axes; for Auto axes it says
-    only which mesh there is.
+    An array outside of traced code has its placement. Inside jit the type has the placement for Explicit axes; for Auto axes it
+    has only the mesh.
     """
-    while traced(a) and hasattr(a, "primal"):  # eager derivatives: underneath lies an array, or the tracer of jit
+    while traced(a) and hasattr(a, "primal"):  # an eager derivative wraps an array, or the tracer of jit
         a = a.primal
     if not traced(a):
         sharding = getattr(a, "sharding", None)

@@ -1,4 +1,4 @@
-"""Array functions for the libraries that have NumPy's functions: NumPy, CuPy, JAX, and most of them torch."""
+"""Array functions for the libraries that have NumPy's functions: NumPy, CuPy, JAX, and for the most part torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-# called as they are
+# functions of the library that are used unchanged
 _PLAIN = (
     *("where", "abs", "conj", "real", "any", "sum", "exp", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"),
     *("tril", "triu", "reshape", "moveaxis", "stack"),
@@ -45,7 +45,7 @@ class NumpyNamespace:
 
     @classmethod
     def eye(cls, like: Any) -> Any:
-        """The identity in the shape of ``like``. Shapes are written out as JAX can be told to refuse arrays of unequal rank."""
+        """The identity in the shape of ``like``. Explicit broadcasting, as JAX can refuse arrays of unequal rank."""
         return cls.module.broadcast_to(cls.module.eye(like.shape[-1], dtype=like.dtype), like.shape)
 
     @classmethod
@@ -89,14 +89,15 @@ class NumpyNamespace:
 
     @classmethod
     def power_of_two(cls, x: Any) -> Any:
-        """A constant near x and in range with its reciprocal; 1 for 0, and for what is not finite."""
+        """A constant power of two near x, in range like its reciprocal; 1 for 0 and for numbers that are not finite."""
         limits = np.finfo(cls.dtype_name(x))
-        found = cls.constant(cls.module.frexp(x)[1]).clip(limits.minexp + 2, limits.maxexp - 2)
+        exponent = cls.constant(cls.module.frexp(x)[1]).clip(limits.minexp + 2, limits.maxexp - 2)
         ones = cls.module.ones_like(x)
-        return cls.module.where((x > 0) & cls.module.isfinite(x), cls.module.ldexp(ones, found), ones)
+        return cls.module.where((x > 0) & cls.module.isfinite(x), cls.module.ldexp(ones, exponent), ones)
 
     @classmethod
     def whole(cls, x: Any) -> Any:
+        """Whole numbers: x as int32."""
         return x.astype(cls.module.int32)
 
     @classmethod
@@ -125,22 +126,22 @@ class NumpyNamespace:
 
     @classmethod
     def scalar(cls, x: Any) -> Any:
-        """One number as the library's own functions return it."""
+        """A single number in the form that the library's own functions return."""
         return x
 
     @classmethod
     def kept(cls, x: Any) -> Any:
-        """The array as it is now, whatever its owner does with it later."""
+        """The array with its present values, even if its owner changes them later."""
         return x.copy()
 
     @classmethod
     def later(cls, function: Callable[[], Any]) -> Callable[[], Any]:
-        """The function, for a call at any later time, with the derivatives that are recorded now."""
+        """The function for a call at any later time, with the derivatives that are being recorded now."""
         return function
 
     @classmethod
     def now(cls, function: Callable[[], Any]) -> Callable[[], Any]:
-        """What the function returns now, later."""
+        """A function that returns later the value of ``function`` now."""
         value = function()
         return lambda: value
 
@@ -150,6 +151,7 @@ class NumpyNamespace:
 
     @classmethod
     def beside(cls, x: Any, y: Any) -> Any:
+        """(x | y): the columns of x, then those of y."""
         return cls.module.concatenate([x, y], -1)
 
     @classmethod
@@ -161,8 +163,8 @@ class NumpyNamespace:
     def one_hot(cls, index: Any, like: Any) -> Any:
         """1 at ``index`` along the last axis but one of ``like``."""
         n = like.shape[-2]
-        places = cls.module.reshape(cls.module.arange(n), (*[1] * index.ndim, n, 1))
-        return (places == index[..., None, None]).astype(like.dtype)
+        rows = cls.module.reshape(cls.module.arange(n), (*[1] * index.ndim, n, 1))
+        return (rows == index[..., None, None]).astype(like.dtype)
 
     @classmethod
     def __init_subclass__(cls) -> None:
@@ -192,7 +194,7 @@ class LightFunctions:
         return self.module.matmul(self.module.conj(x1)[..., None, :], x2[..., :, None])[..., 0, 0]
 
     def matrix_norm(self, x: Any, *, ord: Any, keepdims: bool) -> Any:
-        if x.size == 0 and ord in (1, math.inf):  # CuPy and older NumPy have no maximum of nothing
+        if x.size == 0 and ord in (1, math.inf):  # CuPy and older NumPy have no maximum of an empty array
             return self.module.zeros((*x.shape[:-2], 1, 1) if keepdims else x.shape[:-2], x.real.dtype)
         return self.module.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
 

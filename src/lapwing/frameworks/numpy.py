@@ -78,10 +78,10 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 
 def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray | None = None) -> np.ndarray | None:
-    """The one result, shaped as the last array, where these are plain arrays of one dtype and shapes that fit, and every matrix
-    has a result; else None.
+    """The short way for plain arrays: the single result, shaped as the last array.
 
-    The short way: looking at everything that an array could be takes longer than to solve a small system.
+    None if the arrays differ in dtype, their shapes do not fit, or a matrix fails. Checking everything else that an array could
+    be would take longer than solving a small system.
     """
     dtype = a.dtype
     code = _CODE.get(dtype)
@@ -97,7 +97,7 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray 
 
 
 def results_direct(operation: Operation, params: Params, *arrays: np.ndarray) -> tuple[np.ndarray, ...] | None:
-    """The same for any operation with a status: its results without that."""
+    """The same for any operation with a status: its results without the status."""
     dtype = arrays[0].dtype
     code = _CODE.get(dtype)
     if code is None or native is None:
@@ -115,16 +115,16 @@ def results_direct(operation: Operation, params: Params, *arrays: np.ndarray) ->
 
 @lru_cache(maxsize=1024)
 def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> Any:
-    """As :func:`_layout`, without the status; None where the shapes need the long way."""
+    """As :func:`_layout`, without the status; None if the shapes need the long way."""
     if not operation.takes(shapes):
         return None
     sizes, results, kinds = _layout(operation, shapes, params, dtype)
-    shown = len(results) - operation.has_status
-    return sizes, results[:shown], kinds[:shown]
+    count = len(results) - operation.has_status
+    return sizes, results[:count], kinds[:count]
 
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    """Contiguous and aligned, for native code; copied only if needed."""
     x = np.ascontiguousarray(x, dtype if x.dtype.kind != "i" else np.int32)
     return x if x.flags.aligned else x.copy()
 
@@ -182,7 +182,7 @@ class Namespace(NumpyNamespace):
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
-    """Run a Krylov iteration where ``matvec`` multiplies a block (n, k) by the matrix. Returns the outputs, and whether it
+    """Run a Krylov iteration in which ``matvec`` multiplies a block (n, k) by the matrix. Returns the outputs, and whether it
     converged."""
     assert native is not None
     operation, code, engine, sizes = call

@@ -54,7 +54,7 @@ def describe(a: Any) -> Spec:
 
 def shape_of(a: Any) -> tuple[int | None, ...]:
     shape = a.shape
-    # where the rank is unknown assume matrices; the op checks again when it runs
+    # if the rank is unknown, assume matrices; the op checks again when it runs
     return tuple(shape) if getattr(shape, "rank", 0) is not None else (None, None)
 
 
@@ -189,9 +189,9 @@ class Namespace:
     @staticmethod
     def power_of_two(x: Any) -> Any:
         limits = np.finfo(x.dtype.as_numpy_dtype)
-        found = tf.floor(tf.math.log(tf.stop_gradient(x)) / float(np.log(2)))
-        found = tf.pow(tf.constant(2, x.dtype), tf.clip_by_value(found, limits.minexp + 2, limits.maxexp - 2))
-        return tf.where((x > 0) & tf.math.is_finite(x), found, tf.ones_like(x))
+        exponent = tf.floor(tf.math.log(tf.stop_gradient(x)) / float(np.log(2)))
+        power = tf.pow(tf.constant(2, x.dtype), tf.clip_by_value(exponent, limits.minexp + 2, limits.maxexp - 2))
+        return tf.where((x > 0) & tf.math.is_finite(x), power, tf.ones_like(x))
 
     @staticmethod
     def whole(x: Any) -> Any:
@@ -222,7 +222,7 @@ class Namespace:
         if None not in known:
             return known
         lengths = tf.shape(x)
-        # counted from the end: where the rank is unknown, only the matrix axes have a known place
+        # counted from the end: if the rank is unknown, only the matrix axes have a known place
         return tuple(lengths[i - len(known)] if n is None else n for i, n in enumerate(known))
 
     @staticmethod
@@ -245,10 +245,10 @@ class Namespace:
     def broadcast_batch(a: Any, b: Any) -> tuple[Any, Any]:
         static = tf.broadcast_static_shape(a.shape[:-2], b.shape[:-2])
         batch = static if static.is_fully_defined() else tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
-        whole = [tf.broadcast_to(x, tf.concat([batch, tf.shape(x)[-2:]], 0)) for x in (a, b)]
-        for x, y in zip(whole, (a, b), strict=True):
+        results = [tf.broadcast_to(x, tf.concat([batch, tf.shape(x)[-2:]], 0)) for x in (a, b)]
+        for x, y in zip(results, (a, b), strict=True):
             x.set_shape(static.concatenate(y.shape[-2:]))
-        return whole[0], whole[1]
+        return results[0], results[1]
 
     @staticmethod
     def one_hot(index: Any, like: Any) -> Any:
@@ -308,7 +308,7 @@ class Namespace:
 
 
 class _Light:
-    """Functions under the names and keywords of the array API standard: those of TensorFlow's NumPy, which promotes dtypes."""
+    """Functions with the names and keywords of the array API standard, by TensorFlow's NumPy, which promotes dtypes."""
 
     matmul, outer, tensordot = (staticmethod(f) for f in (tnp.matmul, tnp.outer, tnp.tensordot))
     matrix_transpose = staticmethod(tf.linalg.matrix_transpose)
@@ -387,15 +387,15 @@ def _load() -> tuple[dict[str, Callable[..., Any]], str]:
 
 
 def _operation_of(name: str) -> Operation:
-    """The operation of an op: its own, or the one of which it computes a part."""
+    """The operation of an op; an op that computes a part belongs to the operation that computes all."""
     return operation_named(name if any(o.name == name for o in OPERATIONS) else name.removesuffix("_part"))
 
 
 def _register_gradient(name: str) -> None:
     operation = _operation_of(name)
-    source, places = operation, tuple(range(operation.differentiable))
+    source, indices = operation, tuple(range(operation.differentiable))
     if operation.derivative_from is not None:
-        other, places = operation.derivative_from
+        other, indices = operation.derivative_from
         source = operation_named(other)
     if source.vjp is None and operation.composed is None:
         tf.no_gradient(_op_type(name))
@@ -407,8 +407,8 @@ def _register_gradient(name: str) -> None:
             return _gradient_of_composed(operation, params, inputs, grads, op.get_attr("engine"))
         outputs = op.outputs if source is operation else _call(source, inputs, params, op.get_attr("engine"))
         known: list[Any] = [None] * source.differentiable  # None for outputs that were not computed
-        for place, g in zip(places, grads[: operation.differentiable], strict=False):
-            known[place] = g
+        for i, g in zip(indices, grads[: operation.differentiable], strict=False):
+            known[i] = g
         return _by_rule(source, params, inputs, outputs, known)
 
     tf.RegisterGradient(_op_type(name))(gradient)
@@ -433,13 +433,13 @@ def _gradient_of_composed(operation: Operation, params: Params, inputs: tuple[An
 
 
 def _unless_zero(gradient: Any) -> Any:
-    """None in place of the zeros that TensorFlow passes for an unused output: the rule then saves the work."""
+    """None instead of the zeros that TensorFlow passes for an unused output, so that the rule saves the work."""
     if gradient is None or not _executing_eagerly() or _recording():
         return gradient  # it may have a derivative that is not zero
     return gradient if np.any(gradient.numpy()) else None
 
 
-# operations whose second param is an attribute: that of a factorisation is in the name of the op
+# operations whose second param is an attribute; the ops of factorisations have it in their names
 _WITH_NUMBER = ("lstsq", "svd_part")
 _WITH_PART = 3  # the number of params of an operation that can compute part of a spectrum
 
@@ -477,7 +477,7 @@ def _register_vectorization(name: str) -> None:
 
 
 def _more_columns(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int) -> tuple[Any, ...]:
-    """Many right-hand sides for the same matrix, as columns of one."""
+    """Solve for many right-hand sides with the same matrix, as the columns of one."""
     *fixed, b = arrays
     wide = Namespace.moveaxis(b, 0, -2)
     *front, many, k = Namespace.shape(wide)
@@ -493,9 +493,9 @@ def _without_library(operation: Operation, arrays: tuple[Any, ...], params: Para
     """numpy.linalg inside tf.numpy_function."""
     core.warn_of_numpy(missing_reason)
     if operation.derivative_from is not None:
-        name, places = operation.derivative_from
+        name, indices = operation.derivative_from
         outputs = _without_library(operation_named(name), arrays, params)
-        return tuple(outputs[i] for i in places)
+        return tuple(outputs[i] for i in indices)
 
     def call(*tensors: Any) -> tuple[Any, ...]:
         dtype = tensors[0].dtype

@@ -16,7 +16,7 @@ from ..core.problem import UPPER, Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
 from .failure import first_failure
 from .jitter import check_jitter, factor_with_jitter, warn_of_jitter
-from .triangle import batch_and_order, finite_flags
+from .triangle import batch_and_order, finite_flags, nan_for
 
 Array = TypeVar("Array")
 
@@ -111,7 +111,7 @@ def cholesky(
     flags = UPPER if upper else 0
     traced = framework.traced(a)
     waits = on_fail == "raise" and not traced
-    # after the input is overwritten its NaN cannot be found
+    # found now, as the input may be overwritten
     finite = finite_flags(framework, a, flags) if waits and overwrite else None
     # under a trace the native core decides, when the shapes are final
     if not traced and planner.logging_decisions():
@@ -184,7 +184,7 @@ def _status_request(a: Spec, *, upper: bool = False) -> Request:
 
 
 def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, "cholesky").describe(a)
+    array = frameworks.describe(a, "cholesky")
     check_square("cholesky", array.shape, array.dtype)
     return Problem.of("cholesky", array, upper=upper)
 
@@ -194,7 +194,7 @@ cholesky.request, cholesky_ex.request = _request, _status_request  # type: ignor
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """With numpy.linalg, matrix by matrix where a batch holds one that fails."""
+    """With numpy.linalg; matrix by matrix if one of the batch fails."""
     (a,) = arrays
     upper = params[0] & UPPER
     n = a.shape[-1]
@@ -231,9 +231,7 @@ def _first_bad_minor(a: np.ndarray, factor: np.ndarray) -> int:
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if works(middle) else (good, middle)
-    factor[...] = np.nan
-    if np.iscomplexobj(factor):
-        factor.imag[...] = np.nan
+    factor[...] = nan_for(factor)
     return bad
 
 

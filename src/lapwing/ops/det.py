@@ -1,4 +1,4 @@
-"""The determinant itself; :func:`lapwing.slogdet` gives its logarithm, which stays in range."""
+"""The determinant. :func:`lapwing.slogdet` gives its logarithm, which stays in range."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def det(
 
 
 def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any]:
-    """Their product; by their logarithms where it leaves the range on the way. The derivative is right where some are zero."""
+    """The product of the pivots, by their logarithms if a partial product is out of range. Its derivative is right even if some
+    pivots are zero."""
     tiny = float(np.finfo(xp.dtype_name(pivots)).tiny)
     with xp.quiet():
         plain = xp.product(xp.constant(pivots))
@@ -80,7 +81,7 @@ def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any]:
         phase, factor = xp.product(pivots / xp.like(size, pivots)), xp.exp(xp.sum(xp.log(size), -1))
         scaled = xp.where((phase == 0) & ~xp.isfinite(factor), phase, phase * xp.like(factor, pivots))
         product = xp.product(xp.where(good[..., None], pivots, xp.ones_like(pivots)))
-        # CuPy multiplies in an order that depends on the strides: what was in the range above may leave it here
+        # CuPy's order of multiplication depends on the strides: a product that was in range above may not be here
         good = good & (xp.abs(xp.constant(product)) >= tiny) & xp.isfinite(xp.constant(product))
         return (xp.where(good, product, scaled),)
 

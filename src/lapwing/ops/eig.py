@@ -7,16 +7,15 @@ from typing import Any, Literal, NamedTuple, Never
 
 import numpy as np
 
-from .. import frameworks, planner
+from .. import frameworks
 from ..core.checks import check_choice, check_square
 from ..core.derivatives import eig_jvp, eig_vjp, eigvals_jvp, no_derivative
-from ..core.errors import ConvergenceError
 from ..core.hosted import HostedMatrix
 from ..core.keywords import unknown_keyword
 from ..core.native import how_to_build
 from ..core.operation import Operation, Params, Shape, picked
 from ..core.problem import COMPLEX, Problem, Spec
-from .failure import first_failure
+from .failure import apply_or_raise
 
 
 class EigResult(NamedTuple):
@@ -85,7 +84,7 @@ def eig(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = 
     if unknown:
         raise unknown_keyword(eig, unknown)
     framework = _framework(a, "eig")
-    if framework.sharded:  # an array of another library, which becomes one of NumPy's or CuPy's
+    if framework.sharded:  # an array of another library, which is converted to NumPy's or CuPy's
         return framework.call(eig, a, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
     return EigResult(*_run(framework, "eig", EIG, a, on_fail, engine)[:2])
 
@@ -191,18 +190,10 @@ def schur(
 
 
 def _run(framework: Any, name: str, operation: Operation, a: Any, on_fail: str, engine: str) -> Any:
-    _check(name, framework.shape_of(a), framework.dtype_of(a), on_fail)
-    code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(name, a)])
-    traced = framework.traced(a)
-    logging = not traced and planner.logging_decisions()
-    if logging:
-        planner.log_decision(_problem_of(name, a), engine)
-    outputs = framework.apply(operation, (a,), (0,), code, False)
-    if on_fail == "raise" and not traced and framework.failed(outputs[-1]):
-        raise first_failure(ConvergenceError, name, framework, a, outputs[-1])
-    if logging:
-        planner.log_notes()
-    return outputs
+    check_square(name, framework.shape_of(a), framework.dtype_of(a))
+    if on_fail not in ("raise", "nan"):
+        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    return apply_or_raise(framework, name, operation, a, (0,), on_fail, engine, lambda: _problem_of(name, a))
 
 
 def _framework(a: Any, name: str) -> Any:
@@ -214,14 +205,8 @@ def _framework(a: Any, name: str) -> Any:
     return kind
 
 
-def _check(name: str, shape: tuple[Any, ...], dtype: str, on_fail: str) -> None:
-    check_square(name, shape, dtype)
-    if on_fail not in ("raise", "nan"):
-        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
-
-
 def _problem_of(operation: str, a: Any, dtype: str = "") -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, operation).describe(a)
+    array = frameworks.describe(a, operation)
     check_square(operation, array.shape, array.dtype)
     return Problem.of(operation, Spec(array.shape, dtype or array.dtype, array.device))
 
@@ -247,7 +232,7 @@ def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    """With numpy.linalg; a matrix that is not finite is kept from it."""
+    """With numpy.linalg, which gets zeros in place of a matrix that is not finite."""
     (a,) = arrays
     kind = COMPLEX[a.dtype.name]
     good = np.isfinite(a).all((-1, -2))

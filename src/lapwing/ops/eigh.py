@@ -20,9 +20,9 @@ from ..core.request import MATRIX, VALUE, Request
 from . import generalised, spectrum
 from .failure import first_failure
 from .operator import LinearOperator, eigh_of_operator
-from .triangle import finite_flags
+from .triangle import finite_flags, nan_for
 
-_logging = planner.logging_decisions  # a look-up less
+_logging = planner.logging_decisions  # saves a look-up in each call
 
 
 class EighResult(NamedTuple):
@@ -123,8 +123,8 @@ def eigh(
     """
     if unknown:
         raise unknown_keyword(eigh, unknown)
-    made = _solve(eigh, EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify, tol)
-    return EighResult(*made[:2])
+    outputs = _solve(eigh, EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify, tol)
+    return EighResult(*outputs[:2])
 
 
 def eigvalsh(
@@ -249,37 +249,36 @@ def _solve(
     framework = frameworks.entry(a, name)
     if framework.sharded:
         known = {"subset": subset, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify, "tol": tol}
-        made = framework.call(function, a, b, on_fail=on_fail, engine=engine, **known)
-        return made if function is eigh else (made,)  # type: ignore[no-any-return]
-    whole = framework.direct(a) and b is None and subset is None and window is None and tol is None and certify is False
-    if whole and upper is False and overwrite is False and on_fail == "raise" and engine == "auto" and not _logging():
-        found = framework.results_direct(operation, (0, 0, -1), a)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
+        result = framework.call(function, a, b, on_fail=on_fail, engine=engine, **known)
+        return result if function is eigh else (result,)  # type: ignore[no-any-return]
+    plain = framework.direct(a) and b is None and subset is None and window is None and tol is None and certify is False
+    if plain and upper is False and overwrite is False and on_fail == "raise" and engine == "auto" and not _logging():
+        results = framework.results_direct(operation, (0, 0, -1), a)
+        if results is not None:
+            return results  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
     upper, overwrite = check_hermitian(name, shape, framework.dtype_of(a), upper, overwrite, on_fail)
     options: dict[str, Any] = {"upper": upper, "on_fail": on_fail, "engine": engine}
-    again = function
     traced = framework.traced(a)
     if b is not None:
         a, b = generalised.check(name, framework, a, b)
         options |= {"subset": subset, "window": window, "certify": certify, "tol": tol}
-        return generalised.solve(name, framework, a, b, again, options)
+        return generalised.solve(name, framework, a, b, function, options)
     if window is not None:
         bounds = spectrum.check_window(name, window, subset, shape, traced)
         if certify is not False:
             raise ValueError(f"{name}: certify goes with a subset, not with a window\nhint: leave certify out, or give subset=")
         values = eigvalsh(a, **options)
-        return spectrum.cut_to_window(framework, bounds, values, lambda part: eigh(a, subset=part, **options), again is eigh)
+        return spectrum.cut_to_window(framework, bounds, values, lambda part: eigh(a, subset=part, **options), function is eigh)
     first, count = spectrum.part_of(name, subset, shape[-1])
     if certify is not False and check_flag(name, "certify", certify):
         options |= {"subset": subset, "tol": tol}
-        return spectrum.certified(framework, name, a, (first, count), again, eigh, options, tolerance)
+        return spectrum.certified(framework, name, a, (first, count), function, eigh, options, tolerance)
     flags = UPPER if upper else 0
     part = None if count < 0 else (first, count)
     code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(operation, a, upper, part, tolerance)])
     waits = on_fail == "raise" and not traced
-    # after the input is overwritten its NaN cannot be found
+    # found now, as the input may be overwritten
     finite = finite_flags(framework, a, flags) if waits and overwrite else None
     logging = not traced and planner.logging_decisions()
     if logging:
@@ -326,7 +325,7 @@ eigh_ex.request = _request(eigh_ex, (VALUE, MATRIX, VALUE), EighExResult, True) 
 
 
 def _problem_with(operation: Operation) -> Any:
-    """The main operation of a call; the reason also lists the others that run."""
+    """A function that describes the main operation of a call; the reason also lists the others that run."""
 
     def problem(
         a: Any,
@@ -345,7 +344,7 @@ def _problem_with(operation: Operation) -> Any:
         if window is not None and operation is EIGH:
             also += "; the vectors follow, as the subset that the window turns out to be"
         part = None if count < 0 or window is not None else (first, count)
-        upper = upper and b is None  # the matrix of the reduced problem is whole
+        upper = upper and b is None  # both triangles of the reduced problem are filled
         main = EIGVALSH if window is not None else EIGH if certify else operation  # the proof needs the vectors
         tolerance = spectrum.check_tolerance(operation.name, tol, subset)
         return replace(_problem_of(main, a, upper, part, tolerance), also=also)
@@ -354,7 +353,7 @@ def _problem_with(operation: Operation) -> Any:
 
 
 def _problem_of(operation: Operation, a: Any, upper: bool, part: tuple[int, int] | None, tol: float = 0.0) -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, operation.name).describe(a)
+    array = frameworks.describe(a, operation.name)
     check_square(operation.name, array.shape, array.dtype)
     return Problem.of(operation.name, array, upper=upper, part=part, tol=tol)
 
@@ -396,12 +395,12 @@ def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    """With numpy.linalg; a matrix that is not finite is kept from it."""
+    """With numpy.linalg, which gets zeros in place of a matrix that is not finite."""
     (a,) = arrays
     upper = bool(params[0] & UPPER)
     good = np.isfinite(np.triu(a) if upper else np.tril(a)).all((-1, -2))
     w, v = np.linalg.eigh(np.where(good[..., None, None], a, 0), UPLO="U" if upper else "L")
-    w[~good], v[~good] = np.nan, np.nan * (1 + 1j) if np.iscomplexobj(v) else np.nan
+    w[~good], v[~good] = np.nan, nan_for(v)
     _, _, first, count = _sizes((a.shape,), params)
     chosen = slice(first, first + spectrum.count_in(count))
     return w[..., chosen].copy(), v[..., chosen].copy(), np.asarray(~good).astype(np.int32)

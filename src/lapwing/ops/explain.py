@@ -82,13 +82,13 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
         b = args[1] if len(args) > 1 else kwargs.get("b")
         return kind.explain(op, a, b, lambda *local: _of_parts(op, local, engine, kwargs), **known)  # type: ignore[no-any-return]
     _check_options(op.__name__, kwargs)
-    # naming these engines asks for another problem
+    # these engines solve another problem
     named: dict[str, Any] = {"mixed": {"precision": "mixed"}, "tall": {"engine": "tall"}}.get(engine, {})
     return planner.plan(problem(*args, **kwargs | named), engine, op.__name__)
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:
-    """Refuse what the call itself would refuse; the problem has no place for these options."""
+    """Refuse wrong values of options that the problem does not contain, as the call itself would."""
     for flag in ("upper", "overwrite", "certify", "full_matrices"):
         if flag in options:
             check_flag(name, flag, options[flag])
@@ -100,7 +100,7 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
 
 
 def _of_parts(op: Callable[..., Any], arrays: tuple[Any, ...], engine: str, options: dict[str, Any]) -> Plan:
-    """The plan for what one rank has of the arrays."""
+    """The plan for the part of the arrays that one rank has."""
     if options.get("b") is not None:
         arrays, options = arrays[:1], options | {"b": arrays[1]}
     return explain(op, *arrays, engine=engine, **options)

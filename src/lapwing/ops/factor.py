@@ -162,7 +162,7 @@ class Factored:
 
     @property
     def info(self) -> Any:
-        if self._info is None:  # LU by the short way, which every matrix has passed; there is a row at least
+        if self._info is None:  # LU by the short way: no matrix failed, and none is empty
             self._info = self.framework.Namespace.zeros_like(self.rows[..., 0])
         return self._info
 
@@ -180,7 +180,7 @@ class Factored:
 
     @property
     def report(self) -> dict[str, Any]:
-        # which engine "auto" means is asked of the planner only here: that takes longer than a small factor
+        # only now ask the planner which engine "auto" was: that takes longer than a small factorisation
         if self._report["engine"] == "auto" and not self.framework.traced(self.factor):
             self._report["engine"] = planner.plan(_problem(self.factor, self.assume, self.upper)).engine
         return self._report
@@ -215,7 +215,7 @@ class Factored:
             return slogdet(self.a, on_fail="nan")  # its derivative needs the matrix
         pivots = xp.diagonal(self.factor)
         if self.assume == "pos":
-            # 1, and NaN where the factor is
+            # 1; NaN if the factor is
             return xp.product(0 * pivots + 1), 2 * xp.sum(xp.log(xp.real(pivots)), -1)
         sign, logabs = _of_diagonal(xp, pivots)
         if self.rows is None:
@@ -249,7 +249,7 @@ class Factored:
         return xp.where(good, bound, xp.zeros_like(bound))
 
     def _product(self, x: Any, adjoint: bool) -> Any:
-        """A x, or A^H x, from the factor; for LU without the order of the rows, which no column sum depends on."""
+        """A x, or A^H x, from the factor. For LU the rows are not put in order, as column sums do not depend on it."""
         xp = self.framework.Namespace
         l = self.factor
         if self.rows is not None:
@@ -271,13 +271,13 @@ class Factored:
         l, b = columns.a, columns.b
         flags = UPPER if self.upper else 0
         batch = framework.shape_of(l)[:-1]
-        open_batch = None in batch[:-1]  # known when the call runs: it may have been broadcast
+        open_batch = None in batch[:-1]  # not known before the call runs: it may have been broadcast
         a = self.a
         if a is None or not framework.differentiates(a):
             a = l
         elif open_batch or framework.shape_of(a) != framework.shape_of(l):
             a = framework.Namespace.broadcast_batch(a, b)[0]
-        # a call in each branch: tf.function cannot rewrite a variable with a type that they share
+        # a call in each branch: tf.function cannot rewrite branches that assign a shared variable
         if self.assume in ("lower", "upper"):
             return self._run(TRIANGULAR, (l, b), flags | (ADJOINT if adjoint else 0))
         if self.assume == "pos":
@@ -290,7 +290,7 @@ class Factored:
     def _run(self, operation: Operation, arrays: tuple[Any, ...], flags: int) -> Any:
         return self.framework.apply(operation, arrays, (flags,), planner.AUTO, False)[0]
 
-    # What JAX sees: nothing that depends on how the factor was made, or a factor from traced code would be of another kind.
+    # What JAX sees. It must not depend on how the factor was made, or a factor from traced code would be of another kind.
     def take_apart(self) -> tuple[tuple[Any, ...], Any]:
         return (self.a, self.factor, self.rows, self.info), (self.assume, self.upper)
 
@@ -363,9 +363,9 @@ def factor(
         return framework.call(factor, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
     plain = framework.direct(a) and assume == "general" and upper is False and overwrite is False and jitter is None
     if plain and precision == "full" and on_fail == "raise" and engine == "auto" and not planner.logging_decisions():
-        found = framework.results_direct(LU, (0,), a)
-        if found is not None:
-            return Factor(Factored("general", False, _report("general", "auto"), (None, *found, None)))
+        results = framework.results_direct(LU, (0,), a)
+        if results is not None:
+            return Factor(Factored("general", False, _report("general", "auto"), (None, *results, None)))
     upper, overwrite = check_system("factor", framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     xp = framework.Namespace
     traced = framework.traced(a)
@@ -396,20 +396,20 @@ def factor(
     else:
         a, _ = _as_general(framework, a, assume, upper)
         upper = False
-        # once it is factored nobody can tell a singular matrix from one with NaN
+        # found now, as the factors of a singular matrix and of one with NaN look the same
         finite = _finite(framework, a, 0) if on_fail == "nan" and not keeps else None
         l, rows, info = framework.apply(LU, (xp.constant(a),), (0,), code, overwrite)
         kept = a
     if waits and framework.failed(info):
-        error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
+        error, field = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
         tried = {} if jitter is None else {"jitter": jitter}
-        raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle, **tried)
+        raise first_failure(error, "factor", framework, None if overwrite else a, info, field, triangle, **tried)
     framework.register(Factor, _take_apart, _put_together)
     return Factor(Factored(assume, upper, report, (kept if keeps else None, l, rows, info), finite))
 
 
 def as_factor(handle: Handle) -> Factor:
-    """The public object over what a backend or a precision made."""
+    """The public object for the handle of a backend or of mixed precision."""
     _register(handle)
     return Factor(handle)
 
@@ -433,13 +433,13 @@ factor.request = system_request(factor, (), as_factor)  # type: ignore[attr-defi
 
 
 def _is_jax(framework: Any) -> bool:
-    """Whether factors are JAX pytrees. Those made in traced code hold the matrix, for derivatives, so all do: in a loop or a
-    branch both kinds meet, and must have the same structure."""
+    """Whether factors are JAX pytrees. Those from traced code keep the matrix, for derivatives, so all must: in a loop or a
+    branch both kinds meet, and need the same structure."""
     return bool(framework.__name__.endswith(".jax"))
 
 
 def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engine: str) -> Handle:
-    """Where the matrix cannot be factored in lower precision, the full factor, or its error."""
+    """The handle with a factor in lower precision; if that failed, the handle of the full factor, or its error."""
     from .mixed import Mixed
 
     xp = framework.Namespace
@@ -451,7 +451,7 @@ def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engin
         full = factor(a, **options)._handle
         full.report.update(precision="mixed", fallback=True)
         return full
-    low.a = None  # no derivative is taken through it
+    low.a = None  # derivatives do not go through the low factor
     return Mixed(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else xp.constant(a), low, options)
 
 
@@ -466,7 +466,7 @@ _LOW = {"float64": "float32", "complex128": "complex64"}
 
 
 def _problem(a: Any, assume: str = "pos", upper: bool = False, precision: str = "full", **_: Any) -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, "factor").describe(a)
+    array = frameworks.describe(a, "factor")
     check_square("factor", array.shape, array.dtype)
     check_choice("factor", "assume", assume, ASSUME)
     also = ""
@@ -483,11 +483,11 @@ factor.problem = _problem  # type: ignore[attr-defined]
 def _parity(xp: Any, rows: Any) -> Any:
     """1 or -1 for each permutation: (-1)^(n - cycles). A cycle is counted at its smallest element, which pointers of doubling
     length find in log n steps."""
-    place = xp.places(rows)
+    index = xp.places(rows)
     n = rows.shape[-1]
-    least, ahead = place, rows
+    least, ahead = index, rows
     for _ in range(32 if n is None else max(n - 1, 0).bit_length()):
         reached = xp.take(least, ahead)
         least = xp.where(reached < least, reached, least)
         ahead = xp.take(ahead, ahead)
-    return 1 - 2 * (xp.sum(xp.whole(least != place), -1) % 2)
+    return 1 - 2 * (xp.sum(xp.whole(least != index), -1) % 2)

@@ -1,7 +1,7 @@
 """Functions of square matrices: exponential, square root, logarithm, inverse roots.
 
-They are composed of lapwing's eigh, schur, solve and inv and of products. For a function of a Hermitian matrix the value comes
-from eigh, and the derivative from :func:`_with_derivatives`, which is right at equal eigenvalues too.
+They are composed of lapwing's eigh, schur, solve and inv and of products. A function of a Hermitian matrix has its value from
+eigh, and its derivative from :func:`_with_derivatives`, which is right at equal eigenvalues too.
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ def _expm(framework: Any, a: Any) -> Any:
 
 
 def _largest(framework: Any, norm: Any) -> float:
-    """The largest finite norm: a matrix with NaN or Inf must not decide for the others."""
+    """The largest finite norm, so that a matrix with NaN or Inf does not decide for the others."""
     norms = framework.to_numpy(norm)
     return float(norms[np.isfinite(norms)].max(initial=0))
 
 
 def _size_of_powers(xp: Any, a: Any, norm: Any, radius: float, order: int) -> Any:
-    """A bound that takes the place of the norm: far smaller for some matrices that are far from normal.
+    """A bound to use instead of the norm, far smaller for some matrices that are far from normal.
 
-    Squaring more often than needed loses digits. The bound is max(|A^4|^(1/4), |A^6|^(1/6)), or more where the terms of Pade's
+    It avoids needless squarings, which lose digits. The bound is max(|A^4|^(1/4), |A^6|^(1/6)), or more if the terms of Pade's
     approximation would cancel (Al-Mohy and Higham, 2009).
     """
 
@@ -130,7 +130,7 @@ def _size_of_powers(xp: Any, a: Any, norm: Any, radius: float, order: int) -> An
     for bound in (
         root(fourth, 4),
         root(xp.matmul(fourth, square), 6),
-        radius * root(_power(xp, xp.abs(b), 2 * order + 1), 2 * order, cancelled),
+        radius * root(power(xp, xp.abs(b), 2 * order + 1), 2 * order, cancelled),
     ):
         size = xp.where(bound > size, bound, size)
     # two squarings more than needed cost less accuracy than Pade's approximation at the end of its radius
@@ -292,7 +292,7 @@ def logm(
 
 
 def _quotients_of_exp(xp: Any, w: Any, logs: Any) -> Any:
-    """(w_i - w_j) / (log w_i - log w_j), and its limit where the two are near each other."""
+    """(w_i - w_j) / (log w_i - log w_j), and its limit if the two are near each other."""
     gap, mean = logs[..., :, None] - logs[..., None, :], xp.sqrt(w)[..., :, None] * xp.sqrt(w)[..., None, :]
     near = xp.abs(gap) < 0.1
     # sqrt(w_i w_j) sinh(d/2) / (d/2), by its series
@@ -382,9 +382,9 @@ def inv_root(
         slopes = _slopes_of_power(root, abs(p))
         if p > 0:
             one = xp.eye(whole)
-            x = _with_derivatives(xp, x, v, slopes * safe[..., None, :], lambda x: one - xp.matmul(_power(xp, x, p), whole))
+            x = _with_derivatives(xp, x, v, slopes * safe[..., None, :], lambda x: one - xp.matmul(power(xp, x, p), whole))
         else:
-            x = _with_derivatives(xp, x, v, slopes, lambda x: whole - _power(xp, x, -p))
+            x = _with_derivatives(xp, x, v, slopes, lambda x: whole - power(xp, x, -p))
     return _or_failure("inv_root", framework, whole, x, good, on_fail, positive=True)
 
 
@@ -398,8 +398,8 @@ def _slopes_of_power(r: Any, p: int) -> Any:
     return total
 
 
-def _power(xp: Any, x: Any, p: int) -> Any:
-    """x^p by the binary digits of p."""
+def power(xp: Any, x: Any, p: int) -> Any:
+    """x^p for p > 0, by the binary digits of p."""
     result = None
     while p:
         if p & 1:
@@ -421,15 +421,15 @@ def _coupled_newton(framework: Any, a: Any, p: int) -> tuple[Any, Any]:
         m, x, last = a * xp.like(start, a), one * xp.like(xp.exp(xp.log(start) / p), a), inf
         for _ in range(100):
             t = ((p + 1) * one - m) / p
-            x, m = xp.matmul(x, t), xp.matmul(_power(xp, t, p), m)
+            x, m = xp.matmul(x, t), xp.matmul(power(xp, t, p), m)
             distance = float(framework.to_numpy(matrix_norm(m - one, "fro")).max(initial=0))
             if not distance > n * eps or (distance < 0.1 and not distance < 0.5 * last):
                 break
             last = distance
         x = (x + xp.adjoint(x)) / 2
-        error = matrix_norm(xp.matmul(_power(xp, x, p), a) - one, "fro")
+        error = matrix_norm(xp.matmul(power(xp, x, p), a) - one, "fro")
         cond = norm[..., 0, 0] * matrix_norm(x, "fro") ** p
-        # cond is large or Inf where the iteration went astray, which is for eigh to judge
+        # cond is large or Inf if the iteration diverged; the caller then uses eigh
         return x, (error <= 10 * n * eps * cond) & (error < 0.5)
 
 
@@ -437,7 +437,7 @@ def _coupled_newton(framework: Any, a: Any, p: int) -> tuple[Any, Any]:
 
 
 def _spectrum(xp: Any, a: Any, definite: bool = False) -> tuple[Any, Any, Any]:
-    """Eigenvalues and eigenvectors without derivatives, and which matrices are positive definite, or semidefinite."""
+    """Eigenvalues and eigenvectors without derivatives, and which matrices are positive semidefinite, or ``definite``."""
     w, v = eigh(xp.constant(a), on_fail="nan")
     if definite:
         return w, v, xp.sum(xp.whole(~(w > 0)), -1) == 0
@@ -452,10 +452,10 @@ def _of_spectrum(xp: Any, v: Any, values: Any) -> Any:
 
 
 def _with_derivatives(xp: Any, x: Any, v: Any, slopes: Any, residual: Callable[[Any], Any]) -> Any:
-    """The value x of a function of A, as a function whose first and second derivatives are right.
+    """Give the value x of a function of A right first and second derivatives.
 
-    ``residual(x)`` is zero at the function, and ``slopes`` says how it changes with x in the eigenvectors ``v``. Each step of
-    Newton's method with these constant slopes leaves the value as it is and makes one more derivative right.
+    ``residual(x)`` is zero at the value of the function, and ``slopes`` is how it changes with x, in the basis of eigenvectors
+    ``v``. Each step of Newton's method with these constant slopes keeps the value and makes one more derivative right.
     """
     flat = slopes == 0
     inverse = xp.like(xp.where(flat, xp.zeros_like(slopes), 1 / xp.where(flat, xp.ones_like(slopes), slopes)), v)
@@ -500,7 +500,7 @@ def _newton_root(framework: Any, a: Any) -> tuple[Any, Any]:
             for _ in range(_ROOT_STEPS):
                 state = step(state)
                 distance = framework.to_numpy(xp.constant(matrix_norm(state[1] - one, "fro")))
-                # a matrix that became NaN is not waited for
+                # written so that NaN ends the iteration too
                 if not (distance > 100 * eps * framework.shape_of(a)[-1]).any():
                     break
         for _ in range(extra):
@@ -561,7 +561,7 @@ def _log_near_one(xp: Any, e: Any, one: Any, assume: Literal["general", "upper"]
 
 
 def _checked_log(framework: Any, a: Any, x: Any) -> tuple[Any, Any]:
-    """The logarithm with the digits of A - I that roots of A lose, and for which matrices it is accurate."""
+    """The logarithm, corrected for the digits of A - I that its roots lost, and for which matrices it is accurate."""
     xp = framework.Namespace
     eps, n, one = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a)), xp.eye(a)
     # log(A) = X + log(I + R), R = exp(-X) A - I
@@ -578,7 +578,7 @@ def _checked_log(framework: Any, a: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _or_by_schur(framework: Any, a: Any, x: Any, good: Any, function: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Any:
-    """x and good, with the values of ``function`` for matrices that are not good, where these can be looked at."""
+    """x and good; outside of traced code and derivatives, ``function`` computes the matrices that are not good anew."""
     xp = framework.Namespace
     if framework.traced(a) or framework.differentiates(a) or not framework.failed(1 - xp.whole(good)):
         return x, good
@@ -614,8 +614,8 @@ def _log_by_schur(framework: Any, a: np.ndarray) -> tuple[np.ndarray, np.ndarray
         t[far] = _root_of_triangle(t[far])
         scale[far] *= 2
     log = _log_near_one(framework.Namespace, t - one, np.broadcast_to(one, t.shape), "upper") * scale
-    places = np.arange(a.shape[-1])
-    log[..., places, places] = np.log(diagonal)
+    index = np.arange(a.shape[-1])
+    log[..., index, index] = np.log(diagonal)
     x = _like(a, z @ log @ _adjoint(z))
     error, size, norm = (np.linalg.norm(y, axis=(-2, -1)) for y in (_expm(framework, x) - a, x, a))
     scale = a.shape[-1] * float(np.finfo(a.dtype).eps)
@@ -634,10 +634,10 @@ def _root_of_triangle(t: np.ndarray) -> np.ndarray:
         x[..., j, j] = root[..., j]
         if not j:
             continue
-        places, left = np.arange(j), x[..., :j, :j].copy()
+        index, left = np.arange(j), x[..., :j, :j].copy()
         sums = root[..., :j] + root[..., j : j + 1]
-        # of two eigenvalues that are zero the element between them can only be zero
-        left[..., places, places] = np.where(sums == 0, largest, sums)
+        # if two eigenvalues are zero, so is the element that belongs to both
+        left[..., index, index] = np.where(sums == 0, largest, sums)
         x[..., :j, j] = solve(left, t[..., :j, j : j + 1], assume="upper", on_fail="nan")[..., 0]
     return x
 
@@ -654,7 +654,7 @@ def _adjoint(x: np.ndarray) -> np.ndarray:
 
 
 def _checked(function: Any, a: Any, assume: str = "pos", on_fail: str = "raise") -> tuple[Any, Any]:
-    """The framework of the matrices, and the matrices, after the checks."""
+    """Check the arguments; returns the framework of the matrices, and the matrices."""
     name, a = function.__name__, as_array(a)
     framework = frameworks.ordinary(a, name)
     check_choice(name, "assume", assume, ("general", "pos"))
@@ -665,7 +665,7 @@ def _checked(function: Any, a: Any, assume: str = "pos", on_fail: str = "raise")
 
 
 def _or_failure(name: str, framework: Any, a: Any, x: Any, good: Any, on_fail: str, positive: bool = False) -> Any:
-    """The result, NaN for matrices that are not ``good``; or the error for the first of them."""
+    """The result, with NaN for matrices that are not ``good``; or raise the error for the first of them."""
     xp = framework.Namespace
     if on_fail == "raise" and not framework.traced(a):
         info = 1 - xp.whole(good)

@@ -1,6 +1,6 @@
 """A x = w B x with B positive definite: reduced to C y = w y with C = L^-1 A L^-H, B = L L^H, x = L^-H y.
 
-Made of operations that have derivatives, so that it has them too, with respect to both matrices.
+It is composed of operations with derivatives, so it has derivatives with respect to both matrices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def check(name: str, framework: Any, a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def solve(name: str, framework: Any, a: Any, b: Any, again: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+def solve(name: str, framework: Any, a: Any, b: Any, function: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+    """``function`` is eigh or eigvalsh, which solves the reduced problem."""
     xp = framework.Namespace
     upper, on_fail = options["upper"], options["on_fail"]
     try:
@@ -37,8 +38,8 @@ def solve(name: str, framework: Any, a: Any, b: Any, again: Any, options: dict[s
     # C <- L^-1 A L^-H
     half = xp.call(TRIANGULAR, (l, whole_matrix(framework, a, UPPER if upper else 0)), (0,))[0]
     c = xp.call(TRIANGULAR, (l, xp.adjoint(half)), (0,))[0]
-    made = again(c, **{**options, "upper": False})
-    if not isinstance(made, tuple):
-        return (made,)
+    result = function(c, **{**options, "upper": False})
+    if not isinstance(result, tuple):
+        return (result,)
     # X <- L^-H Y
-    return made[0], xp.call(TRIANGULAR, (l, made[1]), (ADJOINT,))[0]
+    return result[0], xp.call(TRIANGULAR, (l, result[1]), (ADJOINT,))[0]

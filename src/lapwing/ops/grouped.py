@@ -15,7 +15,7 @@ from .solve import inv, slogdet, solve
 
 # Operations for which [[A, 0], [0, I]] gives the result of A in its first rows and columns, exactly.
 _PADDED = (cholesky, det, inv, slogdet, solve)
-_PAD_TO = 128  # orders that the batched kernels serve: above, the work that padding adds costs more than a launch
+_PAD_TO = 128  # the largest order of the batched kernels; above it padding costs more than a launch
 
 
 def grouped(op: Callable[..., Any], matrices: Any, /, *rest: Any, **options: Any) -> Any:
@@ -67,15 +67,15 @@ def grouped(op: Callable[..., Any], matrices: Any, /, *rest: Any, **options: Any
             raise ValueError(f"grouped: argument {i + 2} has {len(column)} arrays for {len(arrays)} matrices")
     rows = [(a, *[c[i] for c in columns if c is not None]) for i, a in enumerate(arrays)]
     results: list[Any] = [None] * len(arrays)
-    # padding adds rows to a right-hand side of each matrix, from the left
+    # padding adds rows to the right-hand sides, so each matrix needs its own, and they must be multiplied from the left
     may_pad = op in _PADDED and None not in columns and options.get("side", "left") == "left"
-    for places, order in _groups(op, rows, may_pad):
-        group = [rows[i] for i in places]
+    for indices, order in _groups(op, rows, may_pad):
+        group = [rows[i] for i in indices]
         try:
             values = _apply(op, group, order, columns, rest, options)
         except _MatrixError as error:
-            raise _located(error, places, len(arrays)) from error
-        for i, value in zip(places, values, strict=True):
+            raise _located(error, indices, len(arrays)) from error
+        for i, value in zip(indices, values, strict=True):
             results[i] = value
     return _like(matrices, iter(results))
 
@@ -107,7 +107,7 @@ def _is_array(x: Any) -> bool:
 
 
 def _groups(op: Any, rows: list[tuple[Any, ...]], may_pad: bool) -> list[tuple[list[int], int]]:
-    """The places of matrices that go into one call, and the order they are padded to, or 0."""
+    """For each call the indices of its matrices, and the order they are padded to, or 0."""
     by_kind: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
         kinds = [(tuple(x.shape), str(x.dtype), str(getattr(x, "device", ""))) if _is_array(x) else x for x in row]
@@ -116,22 +116,22 @@ def _groups(op: Any, rows: list[tuple[Any, ...]], may_pad: bool) -> list[tuple[l
         by_kind.setdefault(repr([kinds, i if alone else -1]), []).append(i)
     groups: list[tuple[list[int], int]] = []
     paddable: list[tuple[list[int], int]] = []
-    for places in by_kind.values():
-        square = len(rows[places[0]][0].shape) == 2 and len(set(rows[places[0]][0].shape)) == 1
-        fits = may_pad and square and 0 < rows[places[0]][0].shape[0] <= _PAD_TO
-        (paddable if fits else groups).append((places, 0))
+    for indices in by_kind.values():
+        shape = rows[indices[0]][0].shape
+        fits = may_pad and len(shape) == 2 and shape[0] == shape[1] and 0 < shape[0] <= _PAD_TO
+        (paddable if fits else groups).append((indices, 0))
     near: dict[Any, list[tuple[int, list[int]]]] = {}
-    for places, _ in paddable:
-        a, *others = rows[places[0]]
+    for indices, _ in paddable:
+        a, *others = rows[indices[0]]
         kind = (str(a.dtype), str(getattr(a, "device", "")), repr([(str(x.dtype), tuple(x.shape)[1:]) for x in others]))
-        near.setdefault(kind, []).append((a.shape[0], places))
+        near.setdefault(kind, []).append((a.shape[0], indices))
     for sizes in near.values():
         sizes.sort(key=lambda pair: -pair[0])
         while sizes:
             order = sizes[0][0]
-            joined = [places for n, places in sizes if 8 * n >= 7 * order]
+            joined = [indices for n, indices in sizes if 8 * n >= 7 * order]
             sizes = sizes[len(joined) :]
-            groups.append(([i for places in joined for i in places], order if len(joined) > 1 else 0))
+            groups.append(([i for indices in joined for i in indices], order if len(joined) > 1 else 0))
     return groups
 
 
@@ -152,13 +152,13 @@ def _apply(
         else:
             padded = [_padded(xp, x, order, square=k == 0) if order else x for x in values]
             stacked.append(xp.stack(padded))
-    own = iter(stacked[1:])
-    arguments = [next(own) if column is not None else x for column, x in zip(columns, rest, strict=True)]
+    stacks = iter(stacked[1:])
+    arguments = [next(stacks) if column is not None else x for column, x in zip(columns, rest, strict=True)]
     if len(group) == 1:
         return [op(stacked[0], *arguments, **options)]
     result = op(stacked[0], *arguments, **options)
 
-    def one(x: Any, i: int) -> Any:
+    def result_of(x: Any, i: int) -> Any:
         if x.shape[:1] != (len(group),):  # the Q that mode="r" leaves out
             return x
         part = x[i]
@@ -172,9 +172,9 @@ def _apply(
             f"grouped: {op.__name__} gives a {type(result).__name__}, which is for one batch\nhint: call it for each shape"
         )
     if not isinstance(result, tuple):
-        return [one(result, i) for i in range(len(group))]
+        return [result_of(result, i) for i in range(len(group))]
     make = result._make if hasattr(result, "_make") else tuple
-    return [make([one(x, i) for x in result]) for i in range(len(group))]
+    return [make([result_of(x, i) for x in result]) for i in range(len(group))]
 
 
 def _padded(xp: Any, x: Any, order: int, square: bool) -> Any:
@@ -188,9 +188,9 @@ def _padded(xp: Any, x: Any, order: int, square: bool) -> Any:
     return xp.swap(xp.beside(xp.swap(x), xp.swap(bottom)))
 
 
-def _located(error: Any, places: list[int], count: int) -> Exception:
-    """The same error with the place in the list in front of its place in the batch."""
+def _located(error: Any, indices: list[int], count: int) -> Exception:
+    """The same error with the index in the list in front of the index in the batch."""
     index = error.batch_index
-    first, more = (places[index[0]], index[1:]) if len(places) > 1 else (places[0], index)
-    shape = error.batch_shape[1:] if len(places) > 1 else error.batch_shape
+    first, more = (indices[index[0]], index[1:]) if len(indices) > 1 else (indices[0], index)
+    shape = error.batch_shape[1:] if len(indices) > 1 else error.batch_shape
     return error.changed(batch_index=(first, *more), batch_shape=(count, *shape))  # type: ignore[no-any-return]

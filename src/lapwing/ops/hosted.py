@@ -106,8 +106,8 @@ def hosted(
     if checkpoint is not None and not (isinstance(checkpoint, (str, os.PathLike)) and os.fspath(checkpoint)):
         raise ValueError(f"hosted: checkpoint={checkpoint!r} is not the name of a folder\nhint: checkpoint='factorisation'")
     folder = None if checkpoint is None else os.fspath(checkpoint)
-    place = None if device is None else str(device)
-    return HostedMatrix(a, described.shape, described.dtype, limit, place, out, folder, progress)  # type: ignore[arg-type]
+    device = None if device is None else str(device)
+    return HostedMatrix(a, described.shape, described.dtype, limit, device, out, folder, progress)  # type: ignore[arg-type]
 
 
 def _described(a: Any, shape: Any, dtype: Any) -> Any:
@@ -136,9 +136,9 @@ def _described(a: Any, shape: Any, dtype: Any) -> Any:
 
 
 def _bytes_of(memory: Any) -> int:
-    words = re.fullmatch(r"\s*([\d.]+(?:[eE][+-]?\d+)?)\s*([kKmMgGtT]?i?[bB])?\s*", memory) if isinstance(memory, str) else None
+    text = re.fullmatch(r"\s*([\d.]+(?:[eE][+-]?\d+)?)\s*([kKmMgGtT]?i?[bB])?\s*", memory) if isinstance(memory, str) else None
     try:
-        count = int(float(words[1]) * _UNITS[(words[2] or "").upper()]) if words else None
+        count = int(float(text[1]) * _UNITS[(text[2] or "").upper()]) if text else None
         count = operator.index(memory) if count is None and not isinstance(memory, str) else count
     except (KeyError, OverflowError, TypeError, ValueError):
         count = None

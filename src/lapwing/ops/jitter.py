@@ -1,4 +1,4 @@
-"""A small multiple of the identity for matrices that only rounding keeps from being positive definite."""
+"""A small multiple of the identity, for matrices that would be positive definite without rounding errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_jitter(name: str, jitter: Any, framework: Any, assume: str = "pos", pr
 
 
 def factor_with_jitter(framework: Any, a: Any, flags: int, engine: int, jitter: Any) -> tuple[Any, Any, Any, Any]:
-    """Factor, status, the matrix that was factored, and what was added to the diagonal of each matrix (None: nothing).
+    """Factor, status, the matrix that was factored, and the number added to the diagonal of each matrix (None: nothing).
 
     Each step is tried for the matrices that still fail. The trials are constants, so derivatives are those of the last call.
     """
@@ -45,7 +45,7 @@ def factor_with_jitter(framework: Any, a: Any, flags: int, engine: int, jitter: 
         info = framework.apply(cholesky, (_shifted(xp, fixed, share * xp.constant(mean)),), (flags,), engine, False)[1]
         if not traced and not framework.failed(info):
             break
-    amount = xp.where(info == 0, share * mean, xp.zeros_like(mean))  # nothing where it would not help
+    amount = xp.where(info == 0, share * mean, xp.zeros_like(mean))  # nothing is added if it does not help
     shifted = _shifted(xp, a, amount)
     return *framework.apply(cholesky, (shifted,), (flags,), engine, False), shifted, amount
 

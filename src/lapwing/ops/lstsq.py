@@ -33,29 +33,29 @@ class LstsqResult(NamedTuple):
 
 
 class _LateLstsqResult(LstsqResult):
-    """The same, with singular values that are computed when they are first looked at."""
+    """The same, with singular values that are computed when they are first read."""
 
     _compute: Callable[[], Any]
-    _whole: LstsqResult | None
+    _complete: LstsqResult | None
 
     def __new__(cls, x: Any, residuals: Any, rank: Any, compute: Callable[[], Any]) -> _LateLstsqResult:
         late: _LateLstsqResult = tuple.__new__(cls, (x, residuals, rank, None))
-        late._compute, late._whole = compute, None
+        late._compute, late._complete = compute, None
         return late
 
-    def whole(self) -> LstsqResult:
-        if self._whole is None:
-            self._whole = LstsqResult(self.x, self.residuals, self.rank, self._compute())
-        return self._whole
+    def complete(self) -> LstsqResult:
+        if self._complete is None:
+            self._complete = LstsqResult(self.x, self.residuals, self.rank, self._compute())
+        return self._complete
 
     @property
     def singular_values(self) -> Any:  # type: ignore[override]
-        return self.whole()[3]
+        return self.complete()[3]
 
     def __getitem__(self, index: Any) -> Any:
-        places = range(4)[index]
-        late = places == 3 if isinstance(places, int) else 3 in places
-        return self.whole()[index] if late else tuple.__getitem__(self, index)
+        chosen = range(4)[index]
+        late = chosen == 3 if isinstance(chosen, int) else 3 in chosen
+        return self.complete()[index] if late else tuple.__getitem__(self, index)
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.x, self.residuals, self.rank)
@@ -69,13 +69,13 @@ class _LateLstsqResult(LstsqResult):
         return LstsqResult._make(iterable)
 
 
-def _of_the_whole(name: str) -> Any:
-    return lambda self, *arguments: getattr(self.whole(), name)(*arguments)
+def _of_complete(name: str) -> Any:
+    return lambda self, *arguments: getattr(self.complete(), name)(*arguments)
 
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 for _name in (*_COMPARISONS, "__repr__", "__contains__", "__add__", "__mul__", "__rmul__", "count", "index"):
-    setattr(_LateLstsqResult, _name, _of_the_whole(_name))
+    setattr(_LateLstsqResult, _name, _of_complete(_name))
 
 
 def _take_apart(result: Any) -> tuple[Any, None]:
@@ -143,9 +143,9 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     if framework.sharded:
         return framework.call(lstsq, a, b, rcond=rcond, engine=engine)  # type: ignore[no-any-return]
     if framework.direct(a) and rcond is None and engine == "auto" and not planner.logging_decisions():
-        found = framework.results_direct(LSTSQ, (0, DEFAULT_RCOND), a, b)
-        if found is not None:
-            x, residuals, rank = found
+        results = framework.results_direct(LSTSQ, (0, DEFAULT_RCOND), a, b)
+        if results is not None:
+            x, residuals, rank = results
             rank = rank.astype(np.int_)[()] if isinstance(rank, np.ndarray) else rank.long()
             return _with_late_values(framework, (x, residuals, rank), framework.Namespace.kept(a))
     _check(framework.shape_of(a), framework.dtype_of(a), rcond)
@@ -165,10 +165,10 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         raise first_failure(ConvergenceError, "lstsq", framework, a, info)
     if logging:
         planner.log_notes()
-    # in the integers that the library counts with
+    # in the library's own integer type
     rank = rank.astype(np.int_) if isinstance(rank, np.ndarray) else framework.Namespace.sum(rank[..., None], -1)
     first = columns.back(x), columns.back_row(residuals), framework.Namespace.scalar(rank)
-    if traced:  # what is not used is removed from the program
+    if traced:  # an unused result is removed from the program
         return LstsqResult(*first, _singular_values(framework, a))
     framework.register(_LateLstsqResult, _take_apart, _put_together)
     return _with_late_values(framework, first, framework.Namespace.kept(a))
@@ -179,11 +179,11 @@ def _singular_values(framework: Any, a: Any) -> Any:
 
 
 def _with_late_values(framework: Any, first: tuple[Any, Any, Any], a: Any) -> _LateLstsqResult:
-    """The result with singular values of ``a``, which nobody changes, computed when they are looked at."""
+    """The result with singular values of ``a`` that are computed when they are read; ``a`` must not change until then."""
     return _LateLstsqResult(*first, framework.Namespace.later(lambda: _singular_values(framework, a)))
 
 
-# A double as an integer, which every framework can pass on. In plain arithmetic, as torch.compile cannot look into struct.
+# A double as an integer, which every framework can pass on; by plain arithmetic, as torch.compile cannot trace struct.
 DEFAULT_RCOND = 0x7FF8 << 48  # the bits of NaN: max(m, n) eps
 
 
@@ -226,7 +226,7 @@ _MARGIN = 16  # RANK_MARGIN of native/methods/lstsq.h
 
 
 def _largest(xp: Any, x: Any, axis: int) -> Any:
-    """The largest size of an element along an axis, which stays."""
+    """The largest size of an element along an axis, which is kept."""
     size = xp.abs(x)
     return xp.largest(size) if axis == -1 else xp.swap(xp.largest(xp.swap(size)))
 
@@ -242,7 +242,7 @@ def _elsewhere(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any, 
 def _least_squares(xp: Any, params: Params, inputs: Any, engine: int, smooth: bool) -> tuple[Any, ...]:
     """``smooth``: x has derivatives."""
     a, b = inputs
-    # A and the columns of b are near one from here on: nothing on the way to x leaves the range
+    # A and the columns of b are scaled to sizes near one, so that everything up to x stays in range
     size_a, size_b = (xp.power_of_two(x) for x in (_largest(xp, _largest(xp, a, -1), -2), _largest(xp, b, -2)))
     with xp.quiet():
         near_a, near_b = a / xp.like(size_a, a), b / xp.like(size_b, b)
@@ -270,7 +270,7 @@ def _by_qr_or_svd(xp: Any, a: Any, b: Any, rcond: float, engine: int, smooth: bo
     factors = xp.call(QR, (xp.constant(tall),), (0, 0), engine)
     full = _has_full_rank(xp, factors[1], rcond)
     each = full[..., None, None]
-    # some matrix of full rank for the way that is not taken, whose derivatives must be finite
+    # any matrix of full rank, for the branch that is not used: its derivatives must be finite
     simple = xp.tril(xp.triu(xp.ones_like(tall), 0), 0)
 
     def by_qr(matrix: Any) -> Any:
@@ -292,14 +292,14 @@ def _by_qr_or_svd(xp: Any, a: Any, b: Any, rcond: float, engine: int, smooth: bo
 
 def _has_full_rank(xp: Any, r: Any, rcond: float) -> Any:
     """Whether the smallest singular value of R is certainly above rcond times the largest."""
-    # any vector without a pattern, which could be that of a matrix
-    place = xp.places(xp.whole(xp.zeros_like(xp.real(r[..., 0, :]))))
-    z = (xp.like((place * (7 * place + 13)) % 61, r) - 30.3)[..., None]
+    # a vector without a pattern that a matrix could share
+    index = xp.places(xp.whole(xp.zeros_like(xp.real(r[..., 0, :]))))
+    z = (xp.like((index * (7 * index + 13)) % 61, r) - 30.3)[..., None]
     with xp.quiet():
         y = xp.call(TRIANGULAR, (r, z), (UPPER | ADJOINT,))[0]
         z = xp.call(TRIANGULAR, (r, y), (UPPER,))[0]
-        whole, first, second = (xp.sqrt(xp.sum(xp.sum(xp.abs(x) ** 2, -1), -1)) for x in (r, y, z))
-        return whole * second * (_MARGIN * rcond) < first  # NaN proves nothing
+        norm_r, norm_y, norm_z = (xp.sqrt(xp.sum(xp.sum(xp.abs(x) ** 2, -1), -1)) for x in (r, y, z))
+        return norm_r * norm_z * (_MARGIN * rcond) < norm_y  # NaN gives False
 
 
 def _by_svd(xp: Any, a: Any, b: Any, rcond: Any, engine: int) -> tuple[Any, Any, Any]:
@@ -337,14 +337,14 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     return x, residuals.astype(s.dtype), good.sum(-1, dtype=np.int32), info
 
 
-# Small matrices of a batch are composed of kernels for whole batches; a few are not worth so many calls.
+# Least squares of many small matrices is composed of kernels for batches; for a few matrices so many calls do not pay.
 _SMALL, _FEW = 32, 64
 # The native operation keeps a column of R in shared memory, and asks for the memory of an SVD in advance.
 _LARGEST = 4096
 
 
 def _native_on_gpu(shape: Any, engine: str | int = "auto", dtype: str = "float64") -> bool:
-    """Whether least squares of such matrices are one native operation on a GPU."""
+    """Whether least squares with such matrices is one native operation on a GPU."""
     *batch, m, n = shape
     known = all(isinstance(x, int) for x in shape) and m and n
     if native_on_gpu(shape, engine, dtype):
@@ -372,7 +372,7 @@ LSTSQ = Operation(
 
 
 def _problem(a: Any, b: Any = None, engine: str = "auto", **_: Any) -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, "lstsq").describe(a)
+    array = frameworks.describe(a, "lstsq")
     check_matrix("lstsq", array.shape, array.dtype)
     shape = (1,) if b is None else b.shape if isinstance(b, Spec) else frameworks.of(b, "lstsq").shape_of(b)
     if array.device != "cpu" and not _native_on_gpu(array.shape, engine, array.dtype):

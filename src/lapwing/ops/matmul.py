@@ -38,8 +38,8 @@ def matmul(a: Any, b: Any, /) -> Any:
     >>> lw.matmul(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
     array([-1., -1.])
     """
-    made = products.product(a, b)
-    return _plain(a, b) if made is None else made
+    tuned = products.product(a, b)
+    return _plain(a, b) if tuned is None else tuned
 
 
 def _plain(a: Any, b: Any) -> Any:
@@ -67,8 +67,8 @@ def _plain(a: Any, b: Any) -> Any:
 
 
 def _tensorflow_style(xp: Any, a: Any, b: Any, left: int, right: int) -> Any:
-    """TensorFlow has no product with a vector."""
-    made = xp.matmul(a[None, :] if left == 1 else a, b[:, None] if right == 1 else b)
+    """Vectors as matrices, as TensorFlow has no product with a vector."""
+    product = xp.matmul(a[None, :] if left == 1 else a, b[:, None] if right == 1 else b)
     if right == 1:
-        made = made[..., 0]
-    return made if left > 1 else made[..., 0] if right == 1 else made[..., 0, :]
+        product = product[..., 0]
+    return product if left > 1 else product[..., 0] if right == 1 else product[..., 0, :]

@@ -12,15 +12,15 @@ from ..frameworks import foreign
 from .factor import Factor, Factored, factor
 from .solve import Columns
 
-_STEPS = 20  # where refinement needs more, the full factor is faster
-_DECIDED = 4  # by then it is known
-# rounding to float32 moves 1/cond by about eps * cond: here by less than 0.1 %
-_SEEN_WELL = 2.0**-13
-_FARTHEST = 1000  # 2^1000 and its inverse are normal numbers, and what is left of any other fits the squares of the norms
+_STEPS = 20  # if refinement needs more, the full factor is faster
+_DECIDED = 4  # after this many steps it is known whether that is so
+# rounding to float32 changes 1/cond by about eps * cond: above this value by less than 0.1 %
+_ACCURATE_RCOND = 2.0**-13
+_FARTHEST = 1000  # 2^1000 and its inverse are normal numbers, and any number scaled by them has a square in range
 
 
 class Mixed:
-    """The handle of a float32 or complex64 factor. The factor in full precision is made when it is needed.
+    """The handle of a float32 or complex64 factor. The factor in full precision is computed when it is needed.
 
     ``report`` describes the last solve that was refined: ``steps``, ``backward_error`` and ``fallback``.
     """
@@ -30,7 +30,7 @@ class Mixed:
     def __init__(self, matrix: Any, low: Factored, options: dict[str, Any]) -> None:
         self.assume, self.upper, self.info = low.assume, low.upper, low.info
         self._report = {**low._report, "precision": "mixed", "fallback": False}
-        # the whole matrix; its factor; what to ask the full one for, and that one once it is there
+        # the matrix with both triangles, its low factor, and the options for the full factor, which is computed later
         self._matrix, self._low, self._options = matrix, low, options
         self._full: Factor | None = None
 
@@ -52,14 +52,14 @@ class Mixed:
         return self._report
 
     def full(self, **changed: Any) -> Factor:
-        """The factor in full precision, made at the first call; in traced code at every call, as what is made there must not
-        leave it."""
+        """The factor in full precision, computed at the first call. In traced code it is computed at every call, as its values
+        must not leave the trace."""
         if self._full is not None:
             return self._full
-        made = factor(self._matrix, **self._options | changed)
-        if not changed and not self.framework.traced(made.info):
-            self._full = made
-        return made
+        full = factor(self._matrix, **self._options | changed)
+        if not changed and not self.framework.traced(full.info):
+            self._full = full
+        return full
 
     @property
     def l(self) -> Any:  # noqa: E743
@@ -79,11 +79,11 @@ class Mixed:
         return self.full().logdet()
 
     def rcond(self) -> Any:
-        """From the low factor while its rounding cannot be seen in the answer, else from the full one."""
+        """From the low factor if its rounding does not affect the answer, else from the full one."""
         framework = self.framework
         if self._full is None and not framework.traced(self._matrix):
             low = self._low.rcond()
-            if (framework.to_numpy(low) > _SEEN_WELL).all():
+            if (framework.to_numpy(low) > _ACCURATE_RCOND).all():
                 return framework.Namespace.cast(low, "float64")
         return self.full(on_fail="nan").rcond()
 
@@ -96,7 +96,7 @@ class Mixed:
         if self._full is None and not framework.traced(b) and not framework.differentiates(b):
             columns = Columns("Factor.solve", framework, self._matrix, b)
             x = framework.Namespace.zeros_like(columns.b)
-            # b may be a plain array that stands in traced code: what is made there is not, and refinement looks at values
+            # b may be a plain array in traced code, where new arrays are tracers; refinement reads values
             if not framework.traced(x) and not framework.traced(self._matrix):
                 x = self._refine(framework, columns.a, columns.b, x)
                 if x is not None:
@@ -105,7 +105,7 @@ class Mixed:
         return self.full().solve(b)
 
     def _refine(self, framework: Any, a: Any, b: Any, x: Any) -> Any:
-        """x <- x + A_low^-1 (b - A x) from x = 0, while that halves the error; None where it will not do.
+        """x <- x + A_low^-1 (b - A x) from x = 0, while that halves the error; None if it does not converge.
 
         Each column is scaled, judged and finished by itself, so that its solution does not depend on the others.
         """
@@ -116,7 +116,7 @@ class Mixed:
             return x
         goal = float(np.finfo(high).eps) * max(1.0, n**0.5 / 4)
         error, steps = np.inf, 0
-        with np.errstate(all="ignore"):  # what is out of range shows in the error
+        with np.errstate(all="ignore"):  # overflow shows in the error
             up, down = _powers(framework, b)
             b = b * down
             size, right = xp.sqrt(xp.sum(xp.sum(xp.abs(a) ** 2, -1), -1))[..., None, None], _norm(xp, b)
@@ -124,7 +124,7 @@ class Mixed:
                 r = b - xp.matmul(a, x)
                 before, each = error, xp.ratio(_norm(xp, r), size * _norm(xp, x) + right)
                 error = float(framework.to_numpy(each).max())
-                # done; or not a number; or too slow to arrive in time
+                # done; or not a number; or too slow to reach the goal in _STEPS
                 if error <= goal or not np.isfinite(error):
                     break
                 if steps >= 2 and error > before / 2:
@@ -138,7 +138,7 @@ class Mixed:
             self._report |= {"steps": steps, "backward_error": error}
             return x * up if error <= goal else None
 
-    # as JAX sees it; without the full factor, whose presence would change the structure
+    # what JAX sees; without the full factor, whose presence would change the structure
     def take_apart(self) -> tuple[tuple[Any, ...], Any]:
         low, options = self._low, self._options
         return (self._matrix, low.factor, low.rows, low.info), (low.assume, low.upper, tuple(sorted(options.items())))
@@ -161,11 +161,11 @@ def _largest(xp: Any, x: Any) -> Any:
 
 
 def _powers(framework: Any, b: Any) -> tuple[Any, Any]:
-    """For each column the power of two above its largest entry, and the inverse: to multiply by them rounds nothing."""
+    """For each column the power of two above its largest entry, and the inverse. Multiplying by them is exact."""
     xp = framework.Namespace
     top = _largest(xp, b)
-    seen = framework.to_numpy(top)
-    _, power = np.frexp(np.where(np.isfinite(seen) & (seen > 0), seen, 1))
+    sizes = framework.to_numpy(top)
+    _, power = np.frexp(np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1))
     power = np.clip(power, -_FARTHEST, _FARTHEST)
     up, down = (xp.like(xp.put(np.ldexp(1.0, e), top), b) for e in (power, -power))
     return up, down

@@ -1,4 +1,4 @@
-"""A matrix that is known by its products alone."""
+"""A matrix that is given by its products alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.native import DTYPE_CODE, ENGINES, missing_reason, native
 from ..core.operation import Operation
 from ..core.problem import REAL
 from ..core.problem import spec as make_spec
-from .spectrum import part_of, with_tolerance
+from .spectrum import as_outputs, part_of, with_tolerance
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ def operator(
     if len(described.shape) != 2 or (rmatvec is None and described.shape[0] != described.shape[1]):
         hint = "" if len(described.shape) != 2 else "\nhint: a matrix that is not square needs rmatvec too"
         raise ValueError(f"operator: expected a shape (n, n), got {tuple(shape)}{hint}")
-    for word, function in ("matvec", matvec), ("rmatvec", rmatvec):
-        if not callable(function) and (word == "matvec" or function is not None):
-            example = "lambda x: a @ x" if word == "matvec" else "lambda y: a.conj().T @ y"
-            raise TypeError(f"operator: {word} must be a function, got {type(function).__name__}\nhint: {example}")
+    for keyword, function in ("matvec", matvec), ("rmatvec", rmatvec):
+        if not callable(function) and (keyword == "matvec" or function is not None):
+            example = "lambda x: a @ x" if keyword == "matvec" else "lambda y: a.conj().T @ y"
+            raise TypeError(f"operator: {keyword} must be a function, got {type(function).__name__}\nhint: {example}")
     m, n = described.shape
     return LinearOperator(matvec, (m, n), described.dtype, like, rmatvec)
 
 
-# Below this order, and for larger parts of the spectrum, the matrix itself is found by multiplying with the identity.
+# Below this order, and for larger parts of the spectrum, the operator is multiplied by the identity to get the matrix.
 _SMALLEST, _LARGEST_SHARE = 500, 8
 
 
@@ -102,7 +102,7 @@ def eigh_of_operator(
     engine: str,
     on_fail: str,
     refused: dict[str, Any],
-    again: Callable[..., Any],
+    function: Callable[..., Any],
     tol: float = 0.0,
 ) -> tuple[Any, ...]:
     """The outputs of the operation, by the Krylov iteration on the products."""
@@ -128,9 +128,8 @@ def eigh_of_operator(
         return _checked(a, "matvec", x, a.matvec(x), n)
 
     if n <= _SMALLEST or _LARGEST_SHARE * count > n:
-        whole = matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
-        made = again(whole, subset=subset, on_fail=on_fail)
-        return tuple(made) if isinstance(made, tuple) else (made,)
+        matrix = matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
+        return as_outputs(function(matrix, subset=subset, on_fail=on_fail))
     if native is None:
         raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
     outputs, converged = _iterate(operation, framework, matvec, a.dtype, (n, first, count, tol), like)
@@ -150,10 +149,10 @@ def _iterate(
     kinds = {None: dtype, "real": REAL[dtype]}
     results = [(shape, kinds.get(d, d)) for shape, d in operation.results(((n, n),), params)]
     call = (operation.code, DTYPE_CODE[dtype], ENGINES["krylov"], (1, n, *params[1:]))
-    made = framework.run_operator(call, matvec, n, dtype, results, like)
+    outputs, converged = framework.run_operator(call, matvec, n, dtype, results, like)
     if planner.logging_decisions():
         planner.log_notes()
-    return made  # type: ignore[no-any-return]
+    return outputs, converged
 
 
 def svd_of_operator(
@@ -161,8 +160,8 @@ def svd_of_operator(
 ) -> tuple[Any, Any, Any]:
     """U, S, V^H: the largest singular triplets.
 
-    The eigenvectors of [0 A; A^H 0] for its largest eigenvalues, which are the singular values, are (u, v) / sqrt(2). From the
-    subspace of these v the SVD of A V gives the answer, and a fresh product with A^H verifies it.
+    [0 A; A^H 0] has the singular values as its largest eigenvalues, with the eigenvectors (u, v) / sqrt(2). With these v as the
+    columns of V, the SVD of A V gives the answer, and one more product with A^H verifies it.
     """
     (m, n), rmatvec = a.shape, a.rmatvec or a.matvec
     check_choice(name, "on_fail", on_fail, ("raise", "nan"))
@@ -212,7 +211,7 @@ def svd_of_operator(
 
 
 def _checked(a: LinearOperator, word: str, x: Any, y: Any, rows: int) -> Any:
-    """``y`` in the dtype of the operator, if it can be the product of a block ``x``."""
+    """``y``, which the function named ``word`` returned for the block ``x``, in the dtype of the operator."""
     expected, shape = (rows, *tuple(x.shape)[1:]), tuple(getattr(y, "shape", ()))
     if shape != expected:
         raise ShapeError(

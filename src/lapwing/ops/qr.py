@@ -16,6 +16,7 @@ from ..core.native import DTYPE_CODE, ENGINES, native
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, Request
+from .triangle import nan_for
 
 
 class QRResult(NamedTuple):
@@ -97,9 +98,9 @@ def qr(
     shape = framework.shape_of(a)
     plain = mode == "reduced" and engine == "auto" and framework.direct(a) and len(shape) > 1 and shape[-2] >= shape[-1]
     if plain and not planner.logging_decisions():
-        found = framework.results_direct(QR, (0, 0), a)
-        if found is not None:
-            return QRResult(*found)
+        factors = framework.results_direct(QR, (0, 0), a)
+        if factors is not None:
+            return QRResult(*factors)
     _check(shape, framework.dtype_of(a), mode)
     code = planner.code_for(framework, a, engine, "qr", lambda: [_problem(a, mode=mode, engine=engine)])
     m, n = shape[-2:]
@@ -108,7 +109,7 @@ def qr(
     if n == 0 and mode == "complete":
         square = a @ framework.Namespace.adjoint(a)
         q = square + framework.Namespace.eye(square)
-        return QRResult(q, framework.Namespace.matmul(q, a))  # a product: never the input itself, nor its byte order
+        return QRResult(q, framework.Namespace.matmul(q, a))  # a product has its own memory and the native byte order
     if m is None or n is None or m < n:
         xp = framework.Namespace
         return QRResult(*_wide(xp, a, lambda first: _decompose(framework, first, mode, code, engine)))
@@ -116,7 +117,7 @@ def qr(
 
 
 def _wide(xp: Any, a: Any, decompose: Any) -> tuple[Any, Any]:
-    """The first m columns decide Q: A = Q (R1 | Q^H A2); where nobody knows yet whether there are more, A2 may be empty."""
+    """The first m columns decide Q: A = Q (R1 | Q^H A2). A2 may be empty if the shape is not known yet."""
     first = xp.shape(a)[-2]
     q, r = decompose(a[..., :first])
     return q, xp.beside(r, xp.matmul(xp.adjoint(q), a[..., first:]))
@@ -165,7 +166,7 @@ def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tup
 
 
 def _problem(a: Any, mode: str = "reduced", engine: str = "auto", **_: Any) -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
+    array = frameworks.describe(a, "qr")
     check_matrix("qr", array.shape, array.dtype)
     if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(array.shape, engine, array.dtype))):
         return Problem.of(f"qr_{mode}", array, columns=array.shape[-1])
@@ -195,7 +196,7 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     (a,) = arrays
     good = np.isfinite(a).all((-1, -2))[..., None, None]
     q, r = np.linalg.qr(np.where(good, a, 0), mode="complete" if params[1] else "reduced")
-    nan = np.nan * (1 + 1j) if np.iscomplexobj(a) else np.nan
+    nan = nan_for(a)
     return np.where(good, q, nan).astype(a.dtype), np.where(good, r, nan).astype(a.dtype)
 
 
@@ -225,8 +226,7 @@ def _reference_raw(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray,
     (a,) = arrays
     good = np.isfinite(a).all((-1, -2))
     h, tau = np.linalg.qr(np.where(good[..., None, None], a, 0), mode="raw")
-    nan = np.nan * (1 + 1j) if np.iscomplexobj(a) else np.nan
-    h, tau = np.where(good[..., None, None], h, nan), np.where(good[..., None], tau, nan)
+    h, tau = np.where(good[..., None, None], h, nan_for(a)), np.where(good[..., None], tau, nan_for(a))
     return np.ascontiguousarray(h).astype(a.dtype), tau.astype(a.dtype)
 
 
@@ -249,13 +249,13 @@ def _r_composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any,
     return reduced_factors(xp, inputs[0], engine)[1:]
 
 
-# R alone and least squares are composed of the QR where that is fastest on a GPU: up to this order it is one kernel for a batch
-# (MAX_QR_M of native/gpu/solve.cc), and tall ones are taken by engine "tall" (tall_pays in native/methods/tall.cc).
+# On a GPU, R alone and least squares are composed of the QR if the QR is fastest: up to this order it is one kernel for a batch
+# (MAX_QR_M in native/gpu/solve.cc), and for tall matrices engine "tall" does it (tall_pays in native/methods/tall.cc).
 _SMALL = 32
 
 
 def native_on_gpu(shape: Any, engine: str | int = "auto", dtype: str = "float64") -> bool:
-    """Whether R alone, or least squares, of such matrices is one native operation on a GPU. Engine "tall" has only their QR."""
+    """Whether R alone, or least squares, is one native operation for such matrices on a GPU. Engine "tall" has only the QR."""
     m, n = shape[-2:]
     if not (isinstance(m, int) and isinstance(n, int) and m and n) or engine in ("tall", ENGINES.get("tall")):
         return False

@@ -1,4 +1,4 @@
-"""What singular values answer at once: pseudo-inverse, rank, condition number, norms."""
+"""Functions computed from singular values: pseudo-inverse, rank, condition number, norms."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _smooth_pinv(xp: Any, a: Any, w: Any, z: Any, good: Any) -> Any:
     """The pseudo-inverse as a function of A near one that has the same rank; W = V S^+ and Z = S^+ U^H are constants.
 
     A = E M^+ F with E = A W, F = Z A and M = Z A W, so A^+ = F^+ M E^+. E has orthonormal columns and F orthonormal rows, so
-    that their products with themselves are well conditioned. Columns of zeros get a one in their place.
+    E^H E and F F^H are well conditioned. A one is added to the diagonal for columns of zeros.
     """
     e, f = xp.matmul(a, w), xp.matmul(z, a)
     m, eh, fh = xp.matmul(z, e), xp.adjoint(e), xp.adjoint(f)
@@ -200,7 +200,7 @@ def cond(a: Any, /, *, p: Any = None, **unknown: Never) -> Any:
 
 
 def matrix_norm(a: Any, ord: Any = "fro", keepdims: bool = False) -> Any:
-    """The norm of each matrix; those of singular values are NaN for a matrix with NaN or Inf."""
+    """The norm of each matrix; norms from singular values are NaN for a matrix with NaN or Inf."""
     framework = frameworks.of(a, "matrix_norm")
     if ord not in (2, -2, "nuc"):
         return framework.light.matrix_norm(a, ord=ord, keepdims=keepdims)
@@ -220,7 +220,7 @@ def check_norm(name: str, word: str, value: Any, known: tuple[Any, ...] = _NORMS
 
 
 def _factored(name: str, function: Callable[..., Any], a: Any) -> Any:
-    """``function(a)``; an error speaks of the function that was called by this name."""
+    """``function(a)``; errors name the public function ``name``."""
     try:
         return function(a)
     except ConvergenceError as error:
@@ -234,7 +234,7 @@ def _check(name: str, framework: Any, a: Any, hermitian: bool) -> bool:
 
 
 def _above(xp: Any, a: Any, s: Any, largest: Any, rtol: Any, name: str) -> Any:
-    """Which singular values are above rtol times the largest. ``name``: the function and the option that errors name."""
+    """Which singular values are above rtol times the largest. ``name``: the function and option for error messages."""
     if isinstance(rtol, (list, tuple)):
         raise TypeError(
             f"{name} must be a number or an array, got {type(rtol).__name__}\nhint: make it an array of the matrix's library"

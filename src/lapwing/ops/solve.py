@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_pair, check_square
-from ..core.condition import raised
+from ..core.condition import raise_subnormal
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
 from ..core.keywords import unknown_keyword
 from ..core.operation import Operation
@@ -21,11 +21,11 @@ from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
 from .triangle import HERMITIAN, finite_flags, symmetric_matrix, whole_matrix
 
 Array = TypeVar("Array")
-_logging = planner.logging_decisions  # a look-up less
+_logging = planner.logging_decisions  # saves a look-up in each call
 Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
-# for engines that have LDL; the others use LU
+# flags for engines that have LDL; the others use LU
 _MIRRORED = {"symmetric": SYMMETRIC, "hermitian": SELF_ADJOINT}
-# the operation and its flags, where the matrix is taken as it is
+# the operation and its flags, for matrices that need no preparation
 _DIRECT = {"general": (SOLVE, 0), "pos": (SOLVE, POS), "lower": (TRIANGULAR, 0), "upper": (TRIANGULAR, UPPER)}
 
 
@@ -131,8 +131,8 @@ def solve(
         raise unknown_keyword(solve, unknown)
     framework = frameworks.entry(a, "solve")
     if framework.sharded:
-        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
-        return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
+        known = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
+        return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **known)  # type: ignore[no-any-return]
     plain = framework.direct(a) and upper is False and overwrite is False and unit is False and precision == "full"
     if plain and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
         x = _solve_direct(framework, a, b, assume)
@@ -143,20 +143,20 @@ def solve(
         x, _ = _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine, triangle)
         return x  # type: ignore[no-any-return]
     check_choice("solve", "side", side, ("left", "right"))
-    rest = (upper, overwrite, precision, on_fail, engine, triangle | ADJOINT)
-    return _solve_from_the_right(framework, a, b, assume, rest)  # type: ignore[no-any-return]
+    options = (upper, overwrite, precision, on_fail, engine, triangle | ADJOINT)
+    return _solve_from_the_right(framework, a, b, assume, options)  # type: ignore[no-any-return]
 
 
 def _solve_direct(framework: Any, a: Any, b: Any, assume: str) -> Any:
-    """The solution for plain arrays with the usual options; None: the long way must be taken, which finds out why."""
+    """The solution for plain arrays with the usual options; None if the long way must be taken, which finds out why."""
     known = _DIRECT.get(assume) if isinstance(assume, str) else None
     if known is not None:
         return framework.solve_direct(*known, a, b)
     if not isinstance(assume, str) or assume not in _MIRRORED:
         return None
     flag = _MIRRORED[assume]
-    whole = framework.solve_direct(HERMITIAN, flag & SYMMETRIC, a)
-    return None if whole is None else framework.solve_direct(SOLVE, flag, whole, b)
+    filled = framework.solve_direct(HERMITIAN, flag & SYMMETRIC, a)
+    return None if filled is None else framework.solve_direct(SOLVE, flag, filled, b)
 
 
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False, **unknown: Never) -> SolveExResult:
@@ -347,12 +347,12 @@ def determinant(
     engine: str,
     of_diagonal: Callable[[Any, Any], tuple[Any, ...]],
 ) -> tuple[Any, ...]:
-    """What ``operation`` gives, or ``of_diagonal`` of a triangular matrix; in the name of the public function."""
+    """The results of ``operation``, or of ``of_diagonal`` for a triangular matrix. Errors name the public ``function``."""
     if framework.direct(a) and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
-        found = None if _logging() else framework.results_direct(operation, (0,), a)
-        if found is not None:
+        results = None if _logging() else framework.results_direct(operation, (0,), a)
+        if results is not None:
             scalar = framework.Namespace.scalar
-            return (scalar(found[0]),) if len(found) == 1 else tuple(map(scalar, found))
+            return (scalar(results[0]),) if len(results) == 1 else tuple(map(scalar, results))
     name = function.__name__
     upper, _ = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace
@@ -375,8 +375,8 @@ def _mean(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
-    with xp.quiet():  # a matrix that failed has NaN here, and that is its answer
-        pivots, size, excess = raised(xp, pivots)
+    with xp.quiet():  # a matrix that failed has NaN here, which is also its result
+        pivots, size, excess = raise_subnormal(xp, pivots)
         zero = size == 0
         phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
         return xp.product(phase), xp.sum(xp.log(size) - excess, -1)
@@ -395,7 +395,7 @@ def _solve(
     engine: str,
     triangle: int = 0,
 ) -> tuple[Any, Any]:
-    """``triangle`` are more flags for a triangular matrix: UNIT and ADJOINT."""
+    """The solution and the status. ``triangle`` are more flags for a triangular matrix: UNIT and ADJOINT."""
     upper, overwrite = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     a, b = check_pair(name, framework, frameworks.of, a, b)
     mixed = (precision != "full" or engine == "mixed") and check_mixed(name, precision, assume, framework.dtype_of(a), engine)
@@ -409,7 +409,7 @@ def _solve(
     else:
         a, flags = _as_general(framework, a, assume, upper)
         flags |= (MIXED if mixed else 0) | _MIRRORED.get(assume, 0)
-        # after the input is overwritten its NaN cannot be found
+        # found now, as the input may be overwritten
         finite = _finite(framework, a, flags) if overwrite and waits else None
         x, info = _call(framework, name, SOLVE_MIXED if mixed else SOLVE, (a, b), flags, engine, overwrite)
     if waits and framework.failed(info):
@@ -417,8 +417,8 @@ def _solve(
     return columns.back(x), info
 
 
-def _solve_from_the_right(framework: Any, a: Any, b: Any, assume: str, rest: tuple[Any, ...]) -> Any:
-    """x A = b as A^H x^H = b^H, or where A is general or symmetric as A^T x^T = b^T; ``rest`` goes on to :func:`_solve`."""
+def _solve_from_the_right(framework: Any, a: Any, b: Any, assume: str, options: tuple[Any, ...]) -> Any:
+    """x A = b as A^H x^H = b^H, or for general and symmetric A as A^T x^T = b^T; ``options`` are those of :func:`_solve`."""
     xp = framework.Namespace
     shapes = tuple(framework.shape_of(a)), tuple(framework.shape_of(b))
     columns, n = shapes[1][-1] if shapes[1] else 0, shapes[0][-1] if shapes[0] else 0
@@ -434,7 +434,7 @@ def _solve_from_the_right(framework: Any, a: Any, b: Any, assume: str, rest: tup
         b = xp.conj(b)
     elif assume == "general":
         a = xp.swap(a)
-    x, _ = _solve(framework, "solve", a, b, assume, *rest)
+    x, _ = _solve(framework, "solve", a, b, assume, *options)
     x = xp.conj(x) if adjoint else x
     return xp.swap(x) if len(shapes[1]) > 1 else x
 
@@ -446,35 +446,34 @@ def _check_unit(name: str, unit: Any, assume: Any) -> bool:
 
 
 class Columns:
-    """``a`` and ``b`` as matrices with the same batch, and the way back for the solution.
+    """``a`` and ``b`` as matrices with the same batch; ``back`` gives the solution the shape that belongs to ``b``.
 
-    Many right-hand sides for one matrix become the columns of one; else the batches broadcast.
+    Many right-hand sides for one matrix become the columns of one; otherwise the batches broadcast.
     """
 
     def __init__(self, name: str, framework: Any, a: Any, b: Any) -> None:
         self.xp = xp = framework.Namespace
         shape_a, shape_b = framework.shape_of(a), framework.shape_of(b)
-        # TensorFlow may not know the number of axes before it runs: then b has columns, and the batches broadcast
+        # TensorFlow may not know the number of axes before it runs: then b is taken to have columns, and the batches broadcast
         unknown = getattr(a.shape, "rank", 0) is None or getattr(b.shape, "rank", 0) is None
         rows = shape_a[-2]
         self.vector = len(shape_b) == 1
         if not shape_b:
             raise ShapeError(f"{name}: b must have shape (n,) or (..., n, k), got a single number")
-        given = shape_b[0] if self.vector else shape_b[-2]
-        if given is not None and rows is not None and given != rows:
+        rows_b = shape_b[0] if self.vector else shape_b[-2]
+        if rows_b is not None and rows is not None and rows_b != rows:
             hint = "\nhint: a batch of vectors has shape (..., n, 1): b[..., None]" if shape_b[-1] == rows else ""
             raise ShapeError(
-                f"{name}: a has {rows} rows and b has {given} (shapes {tuple(shape_a)} and {tuple(shape_b)}){hint}"
+                f"{name}: a has {rows} rows and b has {rows_b} (shapes {tuple(shape_a)} and {tuple(shape_b)}){hint}"
             )
         self.a, self.b = a, b[..., None] if self.vector else b
         batch_a, batch_b = tuple(shape_a[:-2]), tuple(shape_b[:-2])
         self.folded = not unknown and len(batch_a) == 0 and len(batch_b) > 0
         if self.folded:
             self.extents = xp.shape(self.b)
-            turned = xp.moveaxis(self.b, -2, 0)
             *others, n, k = self.extents
             columns = prod((*others, k)) if all(isinstance(x, int) for x in self.extents) else -1
-            self.b = xp.reshape(turned, (n, columns))
+            self.b = xp.reshape(xp.moveaxis(self.b, -2, 0), (n, columns))
         elif unknown or batch_a != batch_b or None in batch_a:
             try:
                 self.a, self.b = xp.broadcast_batch(self.a, self.b)
@@ -522,7 +521,7 @@ def _inv(
 
 
 def _as_general(framework: Any, a: Any, assume: str, upper: bool) -> tuple[Any, int]:
-    """The matrix to work on, and the flags: of a symmetric or Hermitian one the whole."""
+    """The matrix to work on, and its flags; a symmetric or Hermitian matrix gets both triangles filled."""
     if assume == "pos":
         return a, POS | (UPPER if upper else 0)
     if assume == "hermitian":
@@ -545,15 +544,15 @@ def _symmetric(framework: Any, a: Any, upper: bool) -> Any:
     values = kept(a, 0) + xp.swap(strict)
     mirrored = other(a, -1 if upper else 1)
     finite = xp.where(xp.isfinite(mirrored), mirrored, xp.zeros_like(mirrored))
-    both = finite + xp.swap(finite)
-    half = (strict + xp.swap(strict) - both) / 2
-    return values - (half - xp.constant(half))  # in this order: of what is not read exactly nothing remains
+    total = finite + xp.swap(finite)
+    half = (strict + xp.swap(strict) - total) / 2
+    return values - (half - xp.constant(half))  # in this order the triangle that is not read cancels exactly
 
 
 def check_system(
     name: str, shape: tuple[Any, ...], dtype: str, assume: Any, upper: Any, on_fail: Any = "raise", overwrite: Any = False
 ) -> tuple[bool, bool]:
-    """Check the arguments; ``upper`` and ``overwrite`` as Python's own bool."""
+    """Check the arguments; returns ``upper`` and ``overwrite`` as Python's own bool."""
     check_square(name, shape, dtype)
     if assume != "general":
         check_choice(name, "assume", assume, ASSUME)
@@ -581,7 +580,7 @@ def check_mixed(name: str, precision: str, assume: str, dtype: str, engine: str 
 def _call(
     framework: Any, name: str, operation: Operation, arrays: tuple[Any, ...], flags: int, engine: str, overwrite: bool = False
 ) -> tuple[Any, ...]:
-    """The operation, with its decision and what it had to say in the log."""
+    """Run the operation; writes its decision and notes to the log."""
     logging = not framework.traced(arrays[0]) and planner.logging_decisions()
     if engine == "auto" and not logging:
         return framework.apply(operation, arrays, (flags,), planner.AUTO, overwrite)  # type: ignore[no-any-return]
@@ -598,22 +597,22 @@ _COMPOSED = "; derivatives are recorded, so that the factor is kept, and solves 
 
 
 def _problems_of(framework: Any, operation: Operation, arrays: tuple[Any, ...], flags: int) -> list[Problem]:
-    """What the native core will be asked for: where derivatives are recorded, a factorisation and solves with its factor."""
+    """The problems for the native core; if derivatives are recorded, a factorisation and solves with its factor."""
     array = framework.describe(arrays[0])
     columns = framework.shape_of(arrays[-1])[-1] if len(arrays) > 1 else None
     known: dict[str, Any] = {"upper": bool(flags & UPPER), "pos": bool(flags & POS), "mixed": bool(flags & MIXED)}
     known["mirrored"] = flags & (SYMMETRIC | SELF_ADJOINT)
-    whole = Problem.of(operation.name.removesuffix("_mixed"), array, columns=columns, **known)
+    problem = Problem.of(operation.name.removesuffix("_mixed"), array, columns=columns, **known)
     if operation.composed is None or not any(map(framework.differentiates, arrays)):
-        return [whole]
+        return [problem]
     first, then = ("cholesky", "cholesky_solve") if flags & POS else ("lu", "lu_solve")
     factor = Problem.of(first, array, upper=known["upper"], also=_COMPOSED)
     solves = Problem.of(then, array, upper=known["upper"], columns=columns)
-    return [*([whole] if framework.traced(arrays[0]) else []), factor, solves]
+    return [*([problem] if framework.traced(arrays[0]) else []), factor, solves]
 
 
 def _finite(framework: Any, a: Any, flags: int) -> Any:
-    """1 for each matrix that is finite where it is read."""
+    """1 for each matrix that is finite in the part that is read."""
     if flags & POS:
         return finite_flags(framework, a, flags)
     return finite_flags(framework, a, 0) * finite_flags(framework, a, UPPER)
@@ -621,8 +620,8 @@ def _finite(framework: Any, a: Any, flags: int) -> Any:
 
 def _failure(name: str, framework: Any, a: Any, info: Any, assume: str, flags: int, finite: Any = None) -> Exception:
     read = (np.triu if flags & UPPER else np.tril) if assume in ("pos", "lower", "upper") else None
-    kind, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
-    return first_failure(kind, name, framework, a, info, place, read, finite)
+    kind, field = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
+    return first_failure(kind, name, framework, a, info, field, read, finite)
 
 
 def problem_of(name: str, of_diagonal: bool = False) -> Any:
@@ -636,7 +635,7 @@ def problem_of(name: str, of_diagonal: bool = False) -> Any:
         side: str = "left",
         **_: Any,
     ) -> Problem:
-        array = a if isinstance(a, Spec) else frameworks.of(a, name).describe(a)
+        array = frameworks.describe(a, name)
         check_square(name, array.shape, array.dtype)
         check_choice(name, "assume", assume, ASSUME)
         mixed = precision != "full" and check_mixed(name, precision, assume, array.dtype)
@@ -666,8 +665,8 @@ def problem_of(name: str, of_diagonal: bool = False) -> Any:
 
 def _recorded(*arrays: Any) -> bool:
     """Whether derivatives with respect to one of them are recorded now."""
-    found = [(frameworks.of(x, "solve"), x) for x in arrays if x is not None and not isinstance(x, Spec)]
-    return any(framework.differentiates(x) and not framework.traced(x) for framework, x in found)
+    present = [(frameworks.of(x, "solve"), x) for x in arrays if x is not None and not isinstance(x, Spec)]
+    return any(framework.differentiates(x) and not framework.traced(x) for framework, x in present)
 
 
 def system_request(function: Any, places: Any, result: Any = None, status: bool = False) -> Any:

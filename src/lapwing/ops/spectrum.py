@@ -74,7 +74,7 @@ def with_tolerance(count: int, tol: float) -> int:
 
 
 def _float32_bits(number: float) -> int:
-    """Of a normal positive number. In plain arithmetic, as torch.compile cannot look into NumPy's views."""
+    """The bits of a normal positive number, by plain arithmetic, as torch.compile cannot trace NumPy's views."""
     mantissa, exponent = frexp(number)
     return ((exponent + 126) << 23) + round((2 * mantissa - 1) * 2**23)
 
@@ -105,13 +105,14 @@ def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any,
 
 
 def cut_to_window(framework: Any, window: tuple[float, float], values: Any, solve: Any, vectors: bool) -> tuple[Any, ...]:
-    """The values in the window, and their vectors: of those one more is solved for on each side, as rounding differs."""
-    made: tuple[Any, ...] = (values,)
+    """The values in the window, and their vectors. With vectors, one more pair is solved for on each side, as values that are
+    computed with vectors are rounded differently."""
+    outputs: tuple[Any, ...] = (values,)
     first, last = _inside(framework, window, values)
     if vectors:
-        made = tuple(solve(slice(max(first - 1, 0), last + 1)))
-        first, last = _inside(framework, window, made[0])
-    return tuple(x[..., first:last] * 1 for x in made)  # a product owns its memory
+        outputs = tuple(solve(slice(max(first - 1, 0), last + 1)))
+        first, last = _inside(framework, window, outputs[0])
+    return tuple(x[..., first:last] * 1 for x in outputs)  # a product owns its memory
 
 
 def _inside(framework: Any, window: tuple[float, float], values: Any) -> tuple[int, int]:
@@ -120,7 +121,7 @@ def _inside(framework: Any, window: tuple[float, float], values: Any) -> tuple[i
 
 
 def certified(
-    framework: Any, name: str, a: Any, part: tuple[int, int], again: Any, eigh: Any, options: dict[str, Any], tol: float
+    framework: Any, name: str, a: Any, part: tuple[int, int], function: Any, eigh: Any, options: dict[str, Any], tol: float
 ) -> tuple[Any, ...]:
     """Solve, and prove with the inertia of a shifted matrix that no value beyond the cut was missed."""
     shape, n = framework.shape_of(a), framework.shape_of(a)[-1]
@@ -128,7 +129,7 @@ def certified(
     if framework.traced(a) or len(shape) != 2:
         raise ValueError(f"{name}: certify takes one matrix, outside of traced code")
     if count < 0:
-        return _outputs(again(a, **options))
+        return as_outputs(function(a, **options))
     largest = first + count == n
     if not largest and first != 0:
         raise ValueError(f"{name}: certify takes a subset at one end of the spectrum, not {options['subset']}")
@@ -139,14 +140,14 @@ def certified(
         w, v = eigh(a, **{**options, "engine": direct})
         if not _none_beyond(framework, a, w, v, options["upper"], largest, tol):
             raise ConvergenceError(name)
-    return (w, v) if again is eigh else (w,)
+    return (w, v) if function is eigh else (w,)
 
 
 def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool, tol: float = 0.0) -> bool:
-    """Whether s I - A + V (W - c) V^H is positive definite: the known values are moved out of the way, no other is above s.
+    """Whether s I - A + V (W - c) V^H is positive definite: the known values are shifted away, so no other value is above s.
 
-    For the smallest ones the same with -A. The tolerance, 10 n eps ||A|| or what the caller asked for, is that of the
-    eigenvalues themselves. The matrix is scaled by a power of two first, so that ||A||^2 is in range.
+    For the smallest values the same with -A. The tolerance is that of the eigenvalues themselves: 10 n eps ||A||, or what the
+    caller asked for. The matrix is scaled by a power of two first, so that ||A||^2 is in range.
     """
     if framework.describe(a).device == "cpu":  # XLA would flush subnormal numbers to zero
         a, w, v = (framework.to_numpy(x) for x in (a, w, v))
@@ -170,5 +171,5 @@ def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: b
     return not framework.failed(cholesky_ex(shifted).info)
 
 
-def _outputs(made: Any) -> tuple[Any, ...]:
-    return tuple(made) if isinstance(made, tuple) else (made,)
+def as_outputs(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, tuple) else (result,)

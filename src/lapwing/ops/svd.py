@@ -11,16 +11,16 @@ import numpy as np
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_matrix
 from ..core.derivatives import no_derivative, svd_jvp, svd_part_jvp, svd_part_vjp, svd_vjp, svdvals_jvp
-from ..core.errors import ConvergenceError
 from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params, Shape, picked
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
 from .eigh import EIGH
-from .failure import first_failure
+from .failure import apply_or_raise
 from .operator import LinearOperator, svd_of_operator
 from .qr import _smaller
 from .spectrum import part_of
+from .triangle import nan_for
 
 
 class SVDResult(NamedTuple):
@@ -115,9 +115,9 @@ def svd(
         return framework.call(svd, a, **options)  # type: ignore[no-any-return]
     if subset is not None:
         return SVDResult(*_part(framework, "svd", a, subset, on_fail, engine))
-    found = _direct(framework, SVD, a, on_fail, engine) if full_matrices is False else None
-    if found is not None:
-        return SVDResult(*found)
+    factors = _direct(framework, SVD, a, on_fail, engine) if full_matrices is False else None
+    if factors is not None:
+        return SVDResult(*factors)
     shape = framework.shape_of(a)
     full = _check("svd", shape, framework.dtype_of(a), on_fail, full_matrices)
     if full and 0 in shape[-2:]:
@@ -170,9 +170,9 @@ def svdvals(
     framework = frameworks.entry(a, "svdvals")
     if framework.sharded:
         return framework.call(svdvals, a, subset=subset, on_fail=on_fail, engine=engine)
-    found = _direct(framework, SVDVALS, a, on_fail, engine) if subset is None else None
-    if found is not None:
-        return found[0]
+    results = _direct(framework, SVDVALS, a, on_fail, engine) if subset is None else None
+    if results is not None:
+        return results[0]
     shape = framework.shape_of(a)
     _check("svdvals", shape, framework.dtype_of(a), on_fail)
     chosen = None
@@ -234,14 +234,14 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     p = xp.matmul(basis * scaled, xp.adjoint(basis))
     u = xp.matmul(w, vh)
     if framework.differentiates(a):
-        # P = U^H A, or A U^H, has the same value, and a derivative where singular values are equal
+        # P = U^H A, or A U^H, has the same value, and a derivative even if singular values are equal
         product = xp.matmul(xp.adjoint(u), a) if side == "right" else xp.matmul(a, xp.adjoint(u))
         p = xp.constant(p) + (product - xp.constant(product))
     return PolarResult(u, (p + xp.adjoint(p)) / 2)
 
 
 def _direct(framework: Any, operation: Operation, a: Any, on_fail: str, engine: str) -> Any:
-    """The results without the status, by the short way for plain arrays; None: the long way must be taken."""
+    """The results without the status, by the short way for plain arrays; None if the long way must be taken."""
     if not framework.direct(a) or on_fail != "raise" or engine != "auto" or planner.logging_decisions():
         return None
     return framework.results_direct(operation, (0, 0), a)
@@ -250,7 +250,7 @@ def _direct(framework: Any, operation: Operation, a: Any, on_fail: str, engine: 
 def _check(
     name: str, shape: tuple[Any, ...], dtype: str, on_fail: str = "raise", full_matrices: Any = False, side: str = "right"
 ) -> bool:
-    """Check the arguments; True where U and Vh are square and A is not."""
+    """Check the arguments; True if U and Vh are to be square and A is not."""
     check_matrix(name, shape, dtype)
     if on_fail not in ("raise", "nan"):
         check_choice(name, "on_fail", on_fail, ("raise", "nan"))
@@ -290,7 +290,7 @@ def _iterates(name: str, k: Any, first: int, count: int, engine: str = "auto") -
 
 
 def _part(framework: Any, name: str, a: Any, subset: slice, on_fail: str, engine: str) -> tuple[Any, Any, Any]:
-    """U, S and V^H of some singular values: the largest ones have an operation of their own, the others are cut from all."""
+    """U, S and V^H of some singular values: an operation of its own for the largest ones, else cut from all."""
     shape = framework.shape_of(a)
     _check(name, shape, framework.dtype_of(a), on_fail)
     first, count = part_of(name, subset, _smaller(*shape[-2:]), "singular values")
@@ -310,34 +310,24 @@ def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Para
             return _problem_of("svd_part", a, part=(0, params[1]))
         return _problem_of("svdvals" if operation is SVDVALS else "svd", a, full=bool(params[1]))
 
-    code = planner.code_for(framework, a, engine, name, lambda: [problem()])
-    traced = framework.traced(a)
-    logging = not traced and planner.logging_decisions()
-    if logging:
-        planner.log_decision(problem(), engine)
-    outputs = framework.apply(operation, (a,), params, code, False)
-    if on_fail == "raise" and not traced and framework.failed(outputs[-1]):
-        raise first_failure(ConvergenceError, name, framework, a, outputs[-1])
-    if logging:
-        planner.log_notes()
-    return outputs
+    return apply_or_raise(framework, name, operation, a, params, on_fail, engine, problem)
 
 
 def _problem_of(operation: str, a: Any, **known: Any) -> Problem:
-    array = a if isinstance(a, Spec) else frameworks.of(a, operation).describe(a)
+    array = frameworks.describe(a, operation)
     check_matrix(operation, array.shape, array.dtype)
     return Problem.of(operation, array, columns=array.shape[-1], **known)
 
 
 def _problem_with(operation: str) -> Any:
     def problem(a: Any, full_matrices: bool = False, subset: slice | None = None, engine: str = "auto", **_: Any) -> Problem:
-        whole = _problem_of(operation, a, full=full_matrices)
-        first, count = part_of(operation, subset, whole.short, "singular values")
+        complete = _problem_of(operation, a, full=full_matrices)
+        first, count = part_of(operation, subset, complete.short, "singular values")
         if count < 0:
-            return whole
-        if _iterates(operation, whole.short, first, count, engine):
+            return complete
+        if _iterates(operation, complete.short, first, count, engine):
             return _problem_of("svd_part", a, part=(0, count))
-        return replace(whole, also="; the subset is cut from all singular values")
+        return replace(complete, also="; the subset is cut from all singular values")
 
     return problem
 
@@ -359,13 +349,12 @@ def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    """With numpy.linalg; a matrix that is not finite is kept from it."""
+    """With numpy.linalg, which gets zeros in place of a matrix that is not finite."""
     (a,) = arrays
     good = np.isfinite(a).all((-1, -2))
     u, s, vh = np.linalg.svd(np.where(good[..., None, None], a, 0), full_matrices=bool(params[1]))
-    nan = np.nan * (1 + 1j) if np.iscomplexobj(a) else np.nan
     u, s, vh = np.array(u, a.dtype), np.array(s), np.array(vh, a.dtype)
-    u[~good], s[~good], vh[~good] = nan, np.nan, nan
+    u[~good], s[~good], vh[~good] = nan_for(a), np.nan, nan_for(a)
     return u, s, vh, np.asarray(~good).astype(np.int32)
 
 

@@ -12,7 +12,7 @@ from ..core import derivatives
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import ADJOINT, MIXED, POS, UNIT, UPPER
 from .cholesky import CHOLESKY
-from .triangle import HERMITIAN, batch_and_order
+from .triangle import HERMITIAN, batch_and_order, nan_for
 
 
 def _with_columns(shapes: tuple[Shape, ...], params: Params) -> Shape:
@@ -37,14 +37,11 @@ def _composed_solve(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[
     return (*xp.call(LU_SOLVE, (a, lu, rows, b), (0,), engine), info)
 
 
-# ---- with numpy.linalg, where there is no native core
+# ---- with numpy.linalg, if there is no native core
 
 
-def _nan(x: np.ndarray) -> Any:
-    return np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
-
-
-def _whole(a: np.ndarray, flags: int) -> np.ndarray:
+def _filled(a: np.ndarray, flags: int) -> np.ndarray:
+    """The matrix with both triangles."""
     return HERMITIAN.reference((a,), (flags & UPPER,))[0] if flags & POS else a  # type: ignore[no-any-return]
 
 
@@ -54,7 +51,7 @@ def _lu_of_one(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     for j in range(n):
         p = j + int(np.argmax(np.abs(lu[j:, j])))
         if not (np.isfinite(lu[p, j]) and lu[p, j] != 0):
-            lu[...] = _nan(lu)
+            lu[...] = nan_for(lu)
             return lu, rows, j + 1
         lu[[j, p]], rows[[j, p]] = lu[[p, j]], rows[[p, j]]
         lu[j + 1 :, j] /= lu[j, j]
@@ -72,30 +69,30 @@ def _lu_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, 
 
 
 def _pivots(a: np.ndarray, flags: int) -> np.ndarray:
-    """The status of each matrix, as the factorisation gives it."""
+    """The status that the factorisation of each matrix returns."""
     return CHOLESKY.reference((a,), (flags & UPPER,))[1] if flags & POS else _lu_reference((a,), ())[2]  # type: ignore[no-any-return]
 
 
 def _guarded(a: np.ndarray, flags: int) -> tuple[np.ndarray, np.ndarray]:
-    """The matrices, with the identity in the place of those that fail."""
+    """The matrices, with the identity in place of those that fail, and the status."""
     info = _pivots(a, flags)
-    return np.where(info[..., None, None] == 0, _whole(a, flags), np.eye(a.shape[-1], dtype=a.dtype)), info
+    return np.where(info[..., None, None] == 0, _filled(a, flags), np.eye(a.shape[-1], dtype=a.dtype)), info
 
 
 def _solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
     a, b = arrays
-    whole, info = _guarded(a, params[0])
-    x = np.linalg.solve(whole, b)
-    x[info != 0] = _nan(x)
+    safe, info = _guarded(a, params[0])
+    x = np.linalg.solve(safe, b)
+    x[info != 0] = nan_for(x)
     return x, info
 
 
 def _inverse_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    whole, info = _guarded(arrays[0], params[0])
-    x = np.linalg.inv(whole)
+    safe, info = _guarded(arrays[0], params[0])
+    x = np.linalg.inv(safe)
     if params[0] & POS:
         x = HERMITIAN.reference((x,), (0,))[0]
-    x[info != 0] = _nan(x)
+    x[info != 0] = nan_for(x)
     return x, info
 
 
@@ -111,7 +108,7 @@ def _triangular_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.n
     info = np.where(bad.any(-1), bad.argmax(-1) + 1, 0).astype(np.int32) if l.shape[-1] else np.zeros(l.shape[:-2], np.int32)
     safe = np.where(info[..., None, None] == 0, part, np.eye(l.shape[-1], dtype=l.dtype))
     x = np.linalg.solve(safe.swapaxes(-1, -2).conj() if flags & ADJOINT else safe, b)
-    x[info != 0] = _nan(x)
+    x[info != 0] = nan_for(x)
     return x, info
 
 
@@ -124,8 +121,8 @@ def _lu_solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.nda
         x = np.empty_like(z)
         np.put_along_axis(x, np.broadcast_to(rows[..., None], z.shape), z, -2)
         return (x,)
-    moved = np.take_along_axis(b, np.broadcast_to(rows[..., None], b.shape), -2)
-    y, _ = _triangular_reference((lu, moved), l)
+    permuted = np.take_along_axis(b, np.broadcast_to(rows[..., None], b.shape), -2)
+    y, _ = _triangular_reference((lu, permuted), l)
     return (_triangular_reference((lu, y), u)[0],)
 
 
@@ -138,10 +135,10 @@ def _cholesky_solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[
 
 def _slogdet_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
     (a,) = arrays
-    whole = _whole(a, params[0])
-    finite = np.isfinite(whole).all((-1, -2))
+    filled = _filled(a, params[0])
+    finite = np.isfinite(filled).all((-1, -2))
     info = _pivots(a, POS | params[0]) if params[0] & POS else (~finite).astype(np.int32)
-    sign, logabs = np.linalg.slogdet(np.where(finite[..., None, None], whole, 1))
+    sign, logabs = np.linalg.slogdet(np.where(finite[..., None, None], filled, 1))
     sign, logabs = np.array(sign, a.dtype), np.asarray(logabs)
     sign[info != 0], logabs[info != 0] = np.nan, np.nan
     return sign, logabs, info
@@ -158,7 +155,7 @@ SOLVE = Operation(
     by_columns=True,
     turns="pos",
 )
-# Every derivative is a solve of its own: a factor in lower precision cannot be kept for it.
+# Every derivative is a separate solve, as a factor in lower precision cannot be kept for it.
 SOLVE_MIXED = replace(
     SOLVE,
     variant="mixed",
@@ -192,7 +189,7 @@ LU = Operation(
     work=lambda p: (2 / 3 * p.n**3, 2 * p.n**2),
     alias=0,
 )
-# The first input is the matrix that was factored: it is not read, but derivatives are with respect to it.
+# The first input is the matrix that was factored. It is not read: it is there for derivatives with respect to it.
 LU_SOLVE = Operation(
     "lu_solve",
     results=_solution,

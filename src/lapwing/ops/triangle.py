@@ -28,6 +28,11 @@ def symmetric_matrix(framework: Any, a: Any, flags: int) -> Any:
     return framework.apply(HERMITIAN, (a,), (flags & UPPER | SYMMETRIC,), AUTO, False)[0]
 
 
+def nan_for(x: np.ndarray) -> Any:
+    """NaN for the elements of x, in both parts if they are complex."""
+    return np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
+
+
 def batch_and_order(shapes: tuple[Shape, ...], params: Params) -> Shape:
     return prod(shapes[0][:-2]), shapes[0][-1]
 
@@ -40,8 +45,8 @@ def _finite_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarr
 def _hermitian_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
     (a,) = arrays
     strict = np.triu(a, 1) if params[0] & UPPER else np.tril(a, -1)
-    turned = strict.swapaxes(-1, -2)
-    out = strict + (turned if params[0] & SYMMETRIC else turned.conj())
+    transposed = strict.swapaxes(-1, -2)
+    out = strict + (transposed if params[0] & SYMMETRIC else transposed.conj())
     index = np.arange(a.shape[-1])
     diagonal = a[..., index, index]
     out[..., index, index] = diagonal if params[0] & SYMMETRIC else diagonal.real
@@ -53,7 +58,7 @@ FINITE = Operation(
     results=lambda shapes, params: ((shapes[0][:-2], "int32"),),
     sizes=batch_and_order,
     reference=_finite_reference,
-    turns="real",  # flags are not turned, and the other triangle of the transpose is the same one
+    turns="real",  # the other triangle of the transpose has the same elements
 )
 HERMITIAN = Operation(
     "hermitian",

@@ -1,1 +1,1 @@
-"""The libraries and algorithms for matrices over many devices; ``choice.py`` lists them."""
+"""Libraries and algorithms for matrices over many devices; ``choice.py`` lists them."""

@@ -72,7 +72,7 @@ def _result(place: Any, x: Any, a: Part, b: Any) -> Any:
 
 
 def _on_device_of(x: Any, block: Any) -> Any:
-    """An array of the host on the GPU of the block, where the block is on one."""
+    """An array of the host, moved to the GPU of the block if the block is on one."""
     if type(x) is not np.ndarray or type(block) is np.ndarray:
         return x
     return frameworks.of(block, "solve").Namespace.put(np.ascontiguousarray(x), block)

@@ -17,12 +17,12 @@ from .scalapack.backend import Scalapack
 from .xla.backend import OneDevice, Xla
 
 BACKENDS: tuple[Backend, ...] = (Alone(), CusolverMp(), CusolverMg(), Elpa(), Scalapack(), Xla(), Gathered(), OneDevice())
-# those that a user can ask for, as lapwing.engines() lists them
+# those that a user can ask for; lapwing.engines() lists them
 PUBLIC = tuple(backend for backend in BACKENDS if backend.name in backend.engines)
 
 
 def choose(request: Request, array: Array) -> Backend:
-    """The backend of a call: the one asked for by ``engine=``, else the first that takes it. Runs nothing, asks no rank."""
+    """The backend of a call: the one that ``engine=`` names, else the first that takes it. Runs nothing and asks no rank."""
     name, engine = request.name, request.engine
     asked = [backend for backend in BACKENDS if engine == "auto" or engine in backend.engines]
     reasons: dict[str, Exception] = {}
@@ -61,7 +61,7 @@ def explained(request: Request, array: Array) -> Cost:
 
 
 def _host_bytes(request: Request, backend: Backend, array: Array) -> float:
-    """Eigenvalues and singular values: libraries return them on the host, XLA leaves them on the devices."""
+    """Bytes of eigenvalues and singular values, which libraries return on the host; XLA leaves them on the devices."""
     values = request.operation in ("eigh", "eigvalsh", "svd", "svdvals")
     if array.device == "cpu" or backend.sees == "arrays" or not values:
         return 0.0
@@ -69,5 +69,5 @@ def _host_bytes(request: Request, backend: Backend, array: Array) -> float:
 
 
 def _missing(backend: Backend, array: Array) -> str:
-    """ "" or why the backend cannot run here; a described matrix is planned for another machine."""
+    """ "" or why the backend cannot run here; always "" for a described matrix, which is planned for another machine."""
     return "" if array.kind == "spec" else backend.missing(array.device)

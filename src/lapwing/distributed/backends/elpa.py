@@ -1,6 +1,6 @@
-"""ELPA's eigensolvers on the blocks of ScaLAPACK: worth it at many ranks, and for the low part of a spectrum.
+"""ELPA's eigensolvers on the blocks of ScaLAPACK: faster on many ranks, and for the low part of a spectrum.
 
-ELPA wants the whole matrix, both triangles, square tiles, and a communicator of just the ranks of the grid.
+ELPA needs both triangles of the matrix, square tiles, and a communicator with exactly the ranks of the grid.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def eigh(
     values, z = np.zeros(n, a.local.real.dtype), a.like(n, n)
     info = 0
     if a.inside:
-        # all up to the last one wanted; two stages pay for a part only
+        # all up to the last one that is needed; two stages pay only for a part
         info = _solve(
             a, z, values, first + count, _TWO_STAGE if 2 * (first + count) <= n else _ONE_STAGE, a.comm.kept[key].mpi, vectors
         )

@@ -1,6 +1,6 @@
-"""Rank 0 does the work: the matrix is gathered there, as long as it fits, and results go back.
+"""Rank 0 does the work: the matrix is gathered there if it fits, and results go back.
 
-For blocks on CPUs whose ranks MPI did not start: ScaLAPACK needs MPI.
+This is for blocks on CPUs whose ranks were not started by MPI, as ScaLAPACK needs MPI.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..matrix import ShardedMatrix
 from ..ranks.protocol import agree, attempt
 from .protocol import Array, Backend, Part, scaled_operation
 
-_ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
+_ROOM = 4  # times the size of the matrix is needed on rank 0: the input, a copy, the results
 INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
 _log = logging.getLogger("lapwing")
 
 
 class Gathered(Backend):
-    """All of the matrix on rank 0, which calls the ordinary function. Every rank raises what that raises."""
+    """The whole matrix on rank 0, which calls the ordinary function. If that raises, every rank raises the same."""
 
     name, what, takes = "gathered", "the ordinary engines on rank 0", "DTensors without MPI"
     devices, refines = ("cpu",), True
@@ -97,7 +97,7 @@ class _Handle:
 
 
 def _on_root(ranks: Any, name: str, work: Callable[[], Any]) -> Any:
-    """What ``work`` returns on rank 0, None elsewhere; all ranks raise what it raises."""
+    """The result of ``work`` on rank 0, None elsewhere; if it raises, all ranks raise the same."""
     returned, error = attempt(work) if ranks.rank == 0 else (None, None)
     agree(ranks, name, {}, error=error)
     return returned
@@ -112,7 +112,7 @@ def _spread(place: Any, x: Any, a: Part, b: Any) -> Any:
 
 
 def _announce(name: str, ranks: Any) -> None:
-    """Warn on rank 0. Where the user turned warnings into errors, all ranks raise it."""
+    """Warn on rank 0. If the user turned warnings into errors, all ranks raise it."""
     text = f"{name}: gathered on rank 0 of {ranks.size}, as MPI did not start the ranks (ScaLAPACK needs it)"
     hint = f"lapwing launch -n {ranks.size} script.py distributes the work: pip install mkl mpi4py mpich"
     if ranks.rank == 0:
@@ -121,7 +121,7 @@ def _announce(name: str, ranks: Any) -> None:
 
 
 def gathered_cost(request: Request, array: Array, machine: Any, note: str, limit: float) -> Cost:
-    """Cost where one device has all of the matrix."""
+    """Cost if one device has the whole matrix."""
     from .xla import cost
 
     operation, assume = scaled_operation(request)

@@ -1,7 +1,7 @@
-"""The contract of a distributed backend, and what it sees of a matrix.
+"""The contract of a distributed backend, and how it sees a matrix.
 
-A backend is one class in this folder and one line in ``backends/__init__.py``. It says which matrices and calls it takes, what
-a call costs, and runs it. Matrices come as :class:`Part`; backends inside a framework (``xla``) see the framework's arrays.
+A backend is one class in this folder and one line in ``backends/choice.py``. It says which matrices and calls it takes and what
+a call costs, and runs the call. Matrices come as :class:`Part`; backends inside a framework (``xla``) get its arrays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Part:
     local: Any
     layout: Layout
     ranks: Any
-    memory: Any = None  # where the front knows how the block lies on a GPU
+    memory: Any = None  # set if the front knows how the block lies on a GPU
     cut: Callable[[tuple[int, int]], Layout] | None = None
 
     @property
@@ -57,11 +57,11 @@ class Array:
     device: str  # "cpu" or "cuda"
     size: int  # how many ranks or devices
     layout: Layout | None = None
-    library: str = "numpy"  # whose arrays the blocks are
+    library: str = "numpy"  # the library of the blocks
     mpi: bool = True  # MPI started the ranks
-    blocks: bool = True  # each rank has one block, outside of traced code: any library can be handed them
+    blocks: bool = True  # each rank has one block, outside of traced code, so that any library can use them
     placement: Any = None  # how a JAX array lies on its mesh
-    columns: int = 1  # how many right-hand sides
+    columns: int = 1  # right-hand sides
     grid: tuple[int, int] | None = None  # where a description says it
     traced: bool = False
     one_process: bool = False  # a JAX array with one block on each of several GPUs of this process, outside of traced code
@@ -69,7 +69,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Support:
-    """Whether a backend takes a call; ``reason`` says why not."""
+    """Whether a backend takes a call; if not, ``reason`` says why."""
 
     yes: bool
     reason: str = ""
@@ -90,7 +90,7 @@ class Backend(Protocol):
     devices: tuple[str, ...]
     operations: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()  # the values of ``engine=`` that ask for it
-    # or "devices": then a matrix is a DeviceMatrix; "arrays": an array of the framework with its placement, as the results
+    # or "devices": a matrix is a DeviceMatrix; or "arrays": matrix and results are arrays of the framework with a placement
     sees: str = "parts"
     refines: bool = False  # precision="mixed" has an effect: the ordinary functions do the work
 
@@ -99,7 +99,7 @@ class Backend(Protocol):
         return ""
 
     def refuses(self, array: Array) -> str:
-        """ "" or why it takes no such arrays, in words that follow its name."""
+        """ "" or why it does not take such arrays; the text follows its name in a sentence."""
 
     def support(self, request: Request, array: Array) -> Support:
         """Whether it takes this call on an array that it does not refuse; a reason in words if not."""
@@ -108,19 +108,19 @@ class Backend(Protocol):
     def cost(self, request: Request, array: Array) -> Cost: ...
 
     def prepare(self, request: Request, a: Any) -> Any:
-        """What the other ranks must know of this one. Raises what is wrong on this rank; the ranks agree on it."""
+        """Information about this rank for the others. Raises an error of this rank, on which all ranks then agree."""
         return None
 
     def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
         """The results, in the order of ``request.places``; for "factor" one handle. Collective.
 
-        ``b`` is a Part, or a NumPy array that every rank has, and a solution is as ``b`` is. ``ranks`` is what
-        :meth:`prepare` returned on each rank.
+        ``b`` is a Part, or a NumPy array that every rank has; a solution has the same form. ``ranks`` are the results of
+        :meth:`prepare` on all ranks.
         """
 
 
 def check_right(name: str, a: Any, b: Any, hint: str = "") -> None:
-    """Check that b is a right-hand side for a sharded matrix; both are arrays, or described. ``hint``: for wrong rows."""
+    """Check that b is a right-hand side for a sharded matrix; both are arrays, or described. ``hint`` is for wrong rows."""
     check_columns(name, a, b)
     if b.shape[0] != a.shape[0]:
         shapes = f"shapes {tuple(a.shape)} and {tuple(b.shape)}"
@@ -141,7 +141,7 @@ def check_columns(name: str, a: Any, b: Any) -> None:
 def promote(a: Any, b: Any, cast: Callable[[Any, str], Any], *, fixed: bool = False) -> tuple[Any, Any]:
     """``a`` and ``b`` in the dtype that holds both; ``cast(x, dtype)`` converts one. ``fixed``: ``a`` keeps its dtype.
 
-    Where there is no such dtype they stay as they are: :func:`check_right` then refuses them.
+    If there is no such dtype they are unchanged, and :func:`check_right` refuses them later.
     """
     dtypes = _dtypes(a, b)
     if dtypes[0] == dtypes[1] or not set(DTYPES).issuperset(dtypes):
@@ -157,13 +157,13 @@ def _dtypes(*arrays: Any) -> list[str]:
 
 
 def columns_of(b: Any) -> int:
-    """The number of right-hand sides; 1 where there is no b."""
+    """The number of right-hand sides; 1 if there is no b."""
     shape: Any = getattr(b, "shape", ())
     return int(shape[1]) if len(shape) == 2 else 1
 
 
 def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: Any) -> tuple[Any, ...]:
-    """The results of a call that ends with a status, made of calls without one."""
+    """The results of a call that ends with a status, from a call without one."""
     if request.operation == "eigh":
         values, vectors = run(replace(request, status=False))
         return values, vectors, np.int32(bool((values != values).any()))
@@ -174,7 +174,7 @@ def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: 
 
 
 def on_tiles(request: Request, array: Array, grid: Any, machine: Any, tile: int | None = None) -> Cost:
-    """Cost on square tiles over a grid, by ScaLAPACK or cuSOLVERMp."""
+    """Cost of ScaLAPACK or cuSOLVERMp, on square tiles over a grid."""
     operation, assume = scaled_operation(request)
     rows, columns = array.shape
     known: dict[str, Any] = {"machine": machine, "tile": tile, "columns": array.columns, "assume": assume, "rows": rows}
@@ -182,7 +182,7 @@ def on_tiles(request: Request, array: Array, grid: Any, machine: Any, tile: int 
 
 
 def scaled_operation(request: Request) -> tuple[str, str]:
-    """What the cost model calls it, and "pos" where a Cholesky factorisation is enough."""
+    """The name of the operation in the cost model, and "pos" if a Cholesky factorisation is enough."""
     if request.operation == "factor":
         return "cholesky" if request.assume == "pos" else "lu", "pos"
     operation = "slogdet" if request.operation == "det" else request.operation
@@ -190,7 +190,7 @@ def scaled_operation(request: Request) -> tuple[str, str]:
 
 
 def determinant(sign: Any, logabs: Any, dtype: Any) -> Any:
-    """The determinant from its sign and logarithm; Inf where it is too large for the dtype."""
+    """The determinant from its sign and logarithm; Inf if it is too large for the dtype."""
     with np.errstate(all="ignore"):
         return np.asarray(sign * np.exp(logabs)).astype(dtype)[()]
 

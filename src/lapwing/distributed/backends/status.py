@@ -1,4 +1,4 @@
-"""What the status codes of NVIDIA's solvers mean; cuSOLVERMp and cuSOLVERMg share them."""
+"""The status codes of NVIDIA's solvers, which cuSOLVERMp and cuSOLVERMg share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS = {
 
 
 def check(library: str, status: int, what: str) -> None:
-    """MemoryError where a device has no room, RuntimeError for every other status but success."""
+    """Raise MemoryError if a device has no memory left, RuntimeError for every other status but success."""
     if status == _NO_MEMORY:
         raise MemoryError(f"distributed: {library} ({what}): out of GPU memory\nhint: use more GPUs, or free some memory")
     if status:

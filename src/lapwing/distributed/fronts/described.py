@@ -1,4 +1,4 @@
-"""A sharded matrix that is described, not allocated: ``lapwing.spec(..., sharding=...)``, for explain alone."""
+"""A sharded matrix that is described, not allocated: ``lapwing.spec(..., sharding=...)``, only for explain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DescribedFront:
         )
 
     def explain(self, function: Callable[..., Any], a: Spec, b: Any, ordinary: Any, /, **options: Any) -> Any:
-        """Planned for a cluster of the device that is named."""
+        """The plan for a cluster of devices of the kind in the description."""
         request = front.requested(function, a, b, options)
         if len(a.shape) != 2:
             raise ValueError(f"{request.name}: a sharded matrix has shape (m, n), got {a.shape}")

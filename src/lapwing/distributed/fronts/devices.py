@@ -68,7 +68,7 @@ def _array(a: DeviceMatrix, described: Spec, b: Any) -> Array:
 
 
 class Placing:
-    """Results that are matrices are divided as A; a solution is as its right-hand side."""
+    """Results that are matrices are divided like A; a solution is placed like its right-hand side."""
 
     ranks = Alone()
 
@@ -78,7 +78,7 @@ class Placing:
         self.where = f"{len(a.blocks)} GPUs of one process"
 
     def right(self, name: str, b: Any) -> DeviceMatrix:
-        """On the first GPUs of A: an array of the host, or on one GPU, comes to the first."""
+        """The right-hand side on the first GPUs of A; an array of the host or of one GPU goes to the first."""
         _, b = promote(self._like, b, _cast, fixed=True)
         check_right(name, self._like, b)
         if isinstance(b, DeviceMatrix):

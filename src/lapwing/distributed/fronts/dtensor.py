@@ -1,7 +1,7 @@
 """torch's DTensor as a kind of array.
 
-Blocks on GPUs go to cuSOLVERMp. Blocks on CPUs go to ScaLAPACK where MPI started the ranks; else the matrix is gathered on one
-rank, as long as it fits there. Matrices that are not cut (replicated, or a sharded batch) are each rank's own.
+Blocks on GPUs go to cuSOLVERMp. Blocks on CPUs go to ScaLAPACK if MPI started the ranks; else the matrix is gathered on one
+rank, if it fits there. With matrices that are not cut (replicated, or a sharded batch) each rank works alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DTensorFront:
         return self._run(function, a, b, options, like)
 
     def _run(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], like: Any = None) -> Any:
-        """Without derivatives; ``a`` is a standard DTensor, and matrices are placed as ``like`` is."""
+        """The call without derivatives; ``a`` is a standard DTensor, and results that are matrices are placed like ``like``."""
         name, gpu, ranks = function.__name__, blocks.on_gpu(a), blocks.ranks_of(a.device_mesh)
         mpi = None if gpu else blocks.mpi_of(ranks)
         facts = {"shape": tuple(a.shape), "dtype": blocks.dtype_of(a), "placements": str(a.placements)} | _facts(b)
@@ -99,7 +99,7 @@ FRONT = DTensorFront()
 
 
 class _Placing:
-    """Results are placed as the matrix was, or as the right-hand side was; values are replicated."""
+    """Results are placed like the matrix or the right-hand side; values are replicated."""
 
     def __init__(self, a: Any, like: Any, mpi: Any, described: bool) -> None:
         # DTensors of the same mesh and placements that hold nothing
@@ -132,7 +132,7 @@ class _Placing:
 def _each_rank_its_own(described: Spec, function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
     """The ordinary function on this rank's matrices."""
     request = replace(front.requested(function, described, b, options), b=False)
-    returned = request.ordinary(*[blocks.own(request.name, x, a) for x in (a, b) if x is not None])
+    returned = request.ordinary(*[blocks.own_part(request.name, x, a) for x in (a, b) if x is not None])
     if request.operation == "factor":
         return request.returned((_Own(returned, a),))
     results = [
@@ -167,7 +167,7 @@ class _Own:
         return blocks.wrap_own(factor, self._a, matrix=True), blocks.wrap_own(rows, self._a)
 
     def solve(self, b: Any, /) -> Any:
-        x = blocks.wrap_own(self._factor.solve(blocks.own("Factor.solve", b, self._a)), self._a)
+        x = blocks.wrap_own(self._factor.solve(blocks.own_part("Factor.solve", b, self._a)), self._a)
         return blocks.placed_as(x, b if isinstance(b, DTensor) else None)
 
     def inverse(self) -> Any:
@@ -196,7 +196,7 @@ def _facts(b: Any) -> dict[str, str]:
 
 
 class _Solve(torch.autograd.Function):
-    """gb = A^-H g, gA = -gb x^H, for a positive matrix its Hermitian part. The engine runs again on blocks like the input's."""
+    """gb = A^-H g, gA = -gb x^H, for a positive definite matrix its Hermitian part. The engine runs again, on such blocks."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, run: Any, pos: bool) -> Any:
@@ -214,12 +214,12 @@ class _Solve(torch.autograd.Function):
             g = g.redistribute(placements=ctx.placements)
         gb = ctx.run(a.detach() if ctx.pos else blocks.adjoint(a.detach()), g.detach())
         ga = _outer(a, gb, x, ctx.pos) if ctx.needs_input_grad[0] else None
-        # each summand of b has the gradient of their sum
+        # each summand of a partial b has the gradient of the sum
         return ga, gb.redistribute(placements=[Replicate()] * gb.device_mesh.ndim) if ctx.partial else gb, None, None
 
 
 def _outer(a: Any, gb: Any, x: Any, pos: bool) -> Any:
-    """This rank's block of -gb x^H: the right-hand sides are few, so that every rank can have them all."""
+    """This rank's block of -gb x^H. Every rank gets all right-hand sides, as they are few."""
     left, right = (blocks.whole(y).reshape(a.shape[0], -1) for y in (gb, x))
     layout = blocks.layout_for(a, tuple(a.shape))
     rows, columns = (torch.from_numpy(i).to(left.device) for i in layout.indices(blocks.ranks_of(a.device_mesh).rank))

@@ -1,6 +1,6 @@
-"""torch DTensors: which rank holds what, their blocks as arrays, and DTensors of blocks.
+"""torch DTensors: which rank has which part, their blocks as arrays, and DTensors of blocks.
 
-A matrix is sharded over one or two axes of its mesh, rows or columns or both; :func:`standard` brings any other placement into
+A matrix is sharded over one or two axes of its mesh: rows or columns or both. :func:`standard` converts any other placement to
 one of these. Torch cuts n rows for P ranks into blocks of ceil(n / P), the last ones shorter or empty.
 """
 
@@ -24,7 +24,7 @@ from ..ranks.torch import TorchRanks
 
 
 def cuts_matrix(a: Any) -> bool:
-    """Whether one of the last two axes is really cut: else each rank can work on what it holds."""
+    """Whether one of the last two axes is really cut; if not, each rank can work on its own part."""
     last = (a.ndim - 1, a.ndim - 2)
     return any(
         p.is_partial() or (p.is_shard() and p.dim % a.ndim in last and size > 1)
@@ -39,7 +39,7 @@ def standard(name: str, a: Any) -> Any:
 
 
 def standard_layout(name: str, a: Any) -> Layout:
-    """The layout that :func:`standard` would bring about; nothing moves."""
+    """The layout of the result of :func:`standard`; nothing moves."""
     return layout_for(_Placed(a.device_mesh, tuple(_standard(name, a))), tuple(a.shape))
 
 
@@ -72,9 +72,9 @@ def _standard(name: str, a: Any) -> Any:
 
 
 def block_of(name: str, a: Any, mpi: Any = None) -> Part:
-    """This rank's part of a :func:`standard` DTensor; on the host as a NumPy array, over MPI's communicator where there is one.
+    """This rank's part of a :func:`standard` DTensor; on the host a NumPy array, over MPI's communicator if there is one.
 
-    Raises ValueError where its blocks are not those that torch would cut.
+    Raises ValueError if its blocks are not those that torch would cut.
     """
     ranks = ranks_of(a.device_mesh)
     layout = layout_for(a, tuple(a.shape))
@@ -97,7 +97,7 @@ def layout_for(like: Any, shape: tuple[int, ...]) -> Layout:
     cut = [(p.dim, size) for p, size in zip(like.placements, sizes, strict=True) if p.is_shard() and size > 1]
     for dim, size in cut:
         axes[dim] = Axis.blocks(_chunks(shape[dim], size))
-    # ranks go along the last axis of the mesh first: along the rows of the grid, unless it is the rows that it cuts
+    # ranks are numbered along the last axis of the mesh first: along the rows of the grid, unless that axis cuts the rows
     return Layout(axes[0], axes[1], "C" if [dim for dim, _ in cut] == [1, 0] else "R")
 
 
@@ -178,20 +178,19 @@ def _ranks_of(mesh: Any, world: Any) -> TorchRanks:
         )
     group = None
     if len(order) < dist.get_world_size():
-        own = mesh.ndim == 1
-        group = mesh.get_group() if own else dist.new_group(order, use_local_synchronization=True)
+        group = mesh.get_group() if mesh.ndim == 1 else dist.new_group(order, use_local_synchronization=True)
     return TorchRanks(dist, group)
 
 
-@lru_cache(maxsize=32)  # asked once: a rank that imports mpi4py later must not ask again alone
+@lru_cache(maxsize=32)  # asked once, as a rank that imports mpi4py later must not ask again alone
 def mpi_of(ranks: TorchRanks) -> Any:
-    """The mpi4py communicator of the same ranks; None where MPI did not start them. Collective at its first use."""
+    """The mpi4py communicator of the same ranks; None if MPI did not start them. Collective at its first use."""
     return mpi_place.communicator(ranks, mpi_place.under_mpi(), dist.get_rank())
 
 
 def mpi_seen() -> bool:
-    """Whether the ranks would most likely find that MPI started them, by what this one sees alone."""
-    place = mpi_place.own()
+    """Whether MPI most likely started the ranks, as far as this one can tell alone."""
+    place = mpi_place.launched_place()
     return place is not None and place.rank == dist.get_rank()
 
 
@@ -202,8 +201,8 @@ def on_gpu(local: Any) -> bool:
 # ---- blocks that are each rank's own ----
 
 
-def own(name: str, x: Any, like: Any) -> Any:
-    """The part of ``x`` that goes with this rank's part of ``like``, whose matrices are whole; what is no tensor stays."""
+def own_part(name: str, x: Any, like: Any) -> Any:
+    """The part of ``x`` that belongs to this rank's part of ``like``, whose matrices are whole; other objects unchanged."""
     if not isinstance(x, torch.Tensor) or x is like:
         return x.to_local() if x is like else x
     batched = [p.dim for p, size in zip(like.placements, like.device_mesh.shape, strict=True) if p.is_shard() and size > 1]
@@ -226,7 +225,7 @@ def own(name: str, x: Any, like: Any) -> Any:
 
 
 def wrap_own(x: Any, like: Any, *, matrix: bool = False) -> Any:
-    """Results of a batch, or of a replicated matrix: placed as it was. ``matrix``: they are matrices, not values."""
+    """Results for a batch or a replicated matrix, placed like it. ``matrix``: they are matrices, not values."""
     shape, placements = list(x.shape), _of_batch(like)
     for p in placements:
         if p.is_shard():  # ranks may hold more or fewer matrices than others
@@ -235,12 +234,12 @@ def wrap_own(x: Any, like: Any, *, matrix: bool = False) -> Any:
 
 
 def _of_batch(like: Any) -> list[Any]:
-    """The placements of the batch axes: one rank alone may "cut" a matrix, and values do not have the axes of a matrix."""
+    """Only the placements of batch axes: a single rank may "cut" a matrix, and values do not have the axes of a matrix."""
     return [Replicate() if p.is_shard() and p.dim % like.ndim >= like.ndim - 2 else p for p in like.placements]
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """A tensor in another dtype; what is none stays as it is, and is refused later."""
+    """A tensor in another dtype; other objects are unchanged, and refused later."""
     return x.to(getattr(torch, dtype)) if isinstance(x, torch.Tensor) else x
 
 
@@ -249,7 +248,7 @@ def dtype_of(x: Any) -> str:
 
 
 def as_right(x: Any, b: Any, vector: bool) -> Any:
-    """A solution as its right-hand side was: placed alike, or on every rank."""
+    """A solution in the form of its right-hand side: with the same placement, or on every rank."""
     if not isinstance(b, DTensor):
         x = x.full_tensor()
         return x[:, 0] if vector else x

@@ -1,4 +1,4 @@
-"""Shared by the fronts: the request, the agreement of the ranks, the checks of a right-hand side, and factors."""
+"""Code that all fronts share: the request, the agreement of the ranks, the checks of a right-hand side, and factors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Placing(Protocol):
     ranks: Any
 
     def right(self, name: str, b: Any) -> Any:
-        """A right-hand side as a backend takes it."""
+        """A right-hand side in the form that a backend takes."""
 
     def leave(self, x: Any, place: Place, b: Any) -> Any:
-        """A result as the user gets it; ``b`` is the right-hand side as the user gave it."""
+        """A result in the form that the user gets; ``b`` is the user's right-hand side."""
 
 
 def requested(function: Callable[..., Any], described: Spec, b: Any, options: dict[str, Any]) -> Request:
@@ -38,20 +38,20 @@ def requested(function: Callable[..., Any], described: Spec, b: Any, options: di
 def agreed(
     ranks: Any, name: str, facts: dict[str, Any], check: Callable[[], tuple[Request, Backend, Part]]
 ) -> tuple[Request, Backend, Part, list[Any]]:
-    """All ranks compare their calls; an error that one of them finds, or facts that differ, are raised by all.
+    """All ranks compare their calls; if one finds an error, or facts differ, all raise it.
 
-    Returns what ``check`` returns, and what the backend wants to know of each rank.
+    Returns the result of ``check``, and what the backend's ``prepare`` returned on each rank.
     """
     checked: Any = None
-    own: Any = None
+    prepared: Any = None
     try:
         checked = request, backend, part = check()
         facts = facts | request.facts | {"engine": backend.name}
-        own = backend.prepare(request, part)
+        prepared = backend.prepare(request, part)
         error = None
     except Exception as wrong:  # any error: the other ranks must not wait
         error = wrong
-    from_ranks = agree(ranks, name, facts, error=error, mine=own)
+    from_ranks = agree(ranks, name, facts, error=error, mine=prepared)
     request, backend, part = checked
     if ranks.rank == 0 and backend.name not in ("alone", "gathered"):
         m, n = part.shape
@@ -73,7 +73,7 @@ def log_precision(request: Request, backend: Backend) -> None:
 
 
 def run(request: Request, backend: Backend, placing: Placing, a: Part, b: Any, from_ranks: list[Any]) -> Any:
-    """Run the call on blocks and place its results; ``b`` is the right-hand side as the user gave it."""
+    """Run the call on blocks and place its results; ``b`` is the user's right-hand side."""
     right = None if b is None else placing.right(request.name, b)
     results = backend.run(request, a, right, from_ranks)
     if request.operation == "factor":

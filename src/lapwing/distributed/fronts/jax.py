@@ -1,8 +1,8 @@
 """JAX arrays over several devices as a kind of array.
 
-Most calls stay inside XLA. What XLA has no good routine for goes to a library: over processes with one device each to
-ScaLAPACK, or on GPUs to cuSOLVERMp; over several GPUs of one process to cuSOLVERMg. Not in traced code, from which no other
-library can be called on several devices.
+Most calls stay inside XLA. Calls for which XLA has no good routine go to a library: over processes with one device each to
+ScaLAPACK, or on GPUs to cuSOLVERMp; over several GPUs of one process to cuSOLVERMg. In traced code all stay inside XLA, as no
+other library can be called on several devices there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from . import devices, front
 def front_of(a: Any, operation: str) -> JaxFront | None:
     """The front of a split matrix; None for an ordinary array.
 
-    A matrix inside jit with Auto axes may be split or whole: there only what XLA has in blocks takes this way.
+    A matrix inside jit with Auto axes may be split or whole: then only calls that XLA has in blocks go to the front.
     """
     where = sharding.route(a)
     if where is None or (0 in a.shape and framework.traced(a)):
@@ -65,7 +65,7 @@ class JaxFront:
             )
         if b is not None:
             a, b = promote(a, b, _cast)
-        if 0 in a.shape:  # there is nothing to split
+        if 0 in a.shape:  # an empty matrix is not split
             whole = on_one_device(a)
             sides = () if b is None else (sharding.on_the_device(b, whole),)
             return front.requested(function, self.describe(a), b, options).ordinary(whole, *sides)
@@ -87,15 +87,15 @@ class JaxFront:
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
         if 0 in a.shape:  # as in call
             return ordinary(on_one_device(a), *(() if b is None else (b,)))
-        # of b its shape alone matters
+        # only the shape of b matters
         sides = b if b is None else Spec(tuple(b.shape), str(a.dtype))
         request, array, _, _ = self._asked(function, a, sides, options, mpi_seen)
         return explained(request, array)
 
     def _asked(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], mpi_of: Any) -> Any:
-        """The request, the array as the choice sees it, this process's block, and MPI's communicator; the last may be None.
+        """The request, the array for the choice of a backend, this process's block, and MPI's communicator (it may be None).
 
-        ``mpi_of(ranks, usable)`` finds the communicator: by asking the other processes, or not.
+        ``mpi_of(ranks, usable)`` finds the communicator, with or without asking the other processes.
         """
         name, described, where = function.__name__, self.describe(a), self._where
         request = front.requested(function, described, b, options)
@@ -141,7 +141,7 @@ class JaxFront:
 
 
 class _Placing:
-    """Results are placed as the matrix or the right-hand side is; where a shape cannot be cut evenly, whole along that axis."""
+    """Results are placed like the matrix or the right-hand side; an axis that cannot be cut evenly stays whole."""
 
     def __init__(self, a: Any, block: Any, mpi: Any) -> None:
         self._a, self._block, self._gpu = a, block, on_gpu(block)
@@ -176,7 +176,7 @@ class _Placing:
         return x if x is None else sharding.put_everywhere(np.asarray(x), self._a)
 
     def _sides(self, b: Any) -> Any:
-        """The block of b, where its blocks are on the same ranks as those of A."""
+        """The block of b, if its blocks are on the same ranks as those of A."""
         block = blocks_of(b)
         same = block is not None and block.ranks is self._block.ranks and block.layout.grid == self._block.layout.grid
         return block if same else None
@@ -198,7 +198,7 @@ class _OnDevices:
         return DeviceMatrix([shard.data for shard in _in_order(a)], Layout.blocks(a.shape, (grid.p, grid.q)))
 
     def right(self, name: str, b: Any) -> DeviceMatrix:
-        """Blocks on the GPUs of A as they are; anything else comes to the first one."""
+        """A right-hand side in blocks on the GPUs of A is unchanged; any other goes to the first GPU."""
         _, b = promote(self._like, b, _cast, fixed=True)
         check_right(name, self._like, b)
         if self._divided(b):
@@ -222,7 +222,7 @@ class _OnDevices:
 
     @staticmethod
     def _placed(x: DeviceMatrix, like: Any) -> Any:
-        """Placed as ``like`` is; a shape that cannot be divided evenly that way is whole along that axis."""
+        """Placed like ``like``; an axis that cannot be divided evenly stays whole."""
         if len({block.shape for block in x.blocks}) > 1 or 0 in x.shape:
             return put_back(x.gather(), like)
         where = NamedSharding(like.sharding.mesh, like.sharding.spec)
@@ -247,7 +247,7 @@ def _in_order(a: Any) -> list[Any]:
 
 
 def _cast(x: Any, dtype: str) -> Any:
-    """The array in another dtype; as it is where JAX does not have that one now (jax_enable_x64)."""
+    """The array in another dtype; unchanged if JAX does not have that dtype now (jax_enable_x64)."""
     return x.astype(dtype) if jax.dtypes.canonicalize_dtype(dtype) == dtype else x
 
 
@@ -256,7 +256,7 @@ def _even(like: Layout, shape: tuple[int, int]) -> Layout:
 
 
 def blocks_of(a: Any) -> Part | None:
-    """The block of this process, where a matrix is cut into one block for each process; else None."""
+    """The block of this process, if the matrix is cut into one block for each process; else None."""
     sharding = getattr(a, "sharding", None)
     if traced(a) or not isinstance(sharding, NamedSharding) or sharding.is_fully_addressable or a.ndim != 2 or 0 in a.shape:
         return None
@@ -288,8 +288,9 @@ def _ranks(processes: tuple[int, ...]) -> JaxRanks:
 
 
 def mpi_seen(ranks: JaxRanks, usable: bool) -> Any:
-    """A place where :func:`.launched.communicator` would most likely find one, by what this process sees alone; else None."""
-    place = launched.own() if usable else None
+    """A place if :func:`.launched.communicator` would most likely find a communicator, as far as this process can tell
+    alone."""
+    place = launched.launched_place() if usable else None
     return place if place is not None and (place.size is None or place.size >= ranks.size) else None
 
 
@@ -299,7 +300,7 @@ def on_gpu(block: Part) -> bool:
 
 
 def own_part(b: Any, a: Part, shape: tuple[int, int]) -> Part:
-    """This process's part of a right-hand side that every process has: the rows of its block of A, and some columns."""
+    """This process's part of a right-hand side that every process has: its rows of A, and some columns."""
     layout = Layout(a.layout.rows, Axis.even(shape[1], a.layout.grid[1]))
     rows, columns = layout.indices(a.ranks.rank)
     (device,) = a.local.devices()
@@ -320,7 +321,7 @@ def spread(x: Part) -> np.ndarray:
 
 
 def as_result(x: Part, like: Any) -> Any:
-    """An array placed as ``like`` is; where its shape cannot be cut evenly that way, whole along that axis."""
+    """An array placed like ``like``; an axis that cannot be cut evenly stays whole."""
     mesh, spec = like.sharding.mesh, like.sharding.spec
     (m, n), grid = x.layout.shape, grid_of(spec, mesh)
     even = x.layout.grid == (grid.p, grid.q) and m % grid.p == 0 and n % grid.q == 0 and m and n
@@ -332,7 +333,7 @@ def as_result(x: Part, like: Any) -> Any:
 
 
 def replicated_like(x: Any, b: Any, a: Any) -> Any:
-    """A solution that every process has, placed as ``b`` is, or on all devices of ``a``."""
+    """A solution that every process has, placed like ``b``, or on all devices of ``a``."""
     if getattr(b, "is_fully_addressable", True) or not isinstance(getattr(b, "sharding", None), NamedSharding):
         return put(x, a.sharding.mesh, PartitionSpec())
     if x.ndim == 2:

@@ -59,7 +59,7 @@ def _array(a: ShardedMatrix, b: Any) -> Array:
 
 
 class _Placing:
-    """Results are matrices in the layout of ``a``; what every rank has of a right-hand side may be NumPy's, or on a GPU."""
+    """Results are matrices in the layout of ``a``; a right-hand side that every rank has may be NumPy's or on a GPU."""
 
     def __init__(self, a: ShardedMatrix) -> None:
         self._like, self.ranks, self._host = Spec(a.shape, a.dtype.name, "cpu", a.layout), a.ranks, not a.on_gpu
@@ -83,7 +83,7 @@ class _Placing:
         return x
 
     def described(self, name: str, b: Any) -> dict[str, Any]:
-        """Check a right-hand side, or the second matrix of an eigenproblem; what all ranks must agree on."""
+        """Check a right-hand side, or the second matrix of an eigenproblem; returns the facts that all ranks must agree on."""
         sharded = isinstance(b, ShardedMatrix)
         there = on_device(b.local if sharded else b)
         if not sharded and not there and not isinstance(b, np.ndarray):
@@ -103,7 +103,7 @@ class _Placing:
 
 
 def _cast(x: Any, dtype: str) -> Any:
-    """A matrix or an array in another dtype; what is neither stays as it is, and is refused later."""
+    """A matrix or an array in another dtype; other objects are unchanged, and refused later."""
     if isinstance(x, (ShardedMatrix, np.ndarray)):
         return x.astype(dtype)
     if not on_device(x):

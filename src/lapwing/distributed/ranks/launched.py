@@ -1,6 +1,6 @@
 """Whether MPI started this process, as which rank, and the communicator of some ranks.
 
-Only :func:`communicator` starts MPI: that waits for the other ranks.
+Only :func:`communicator` starts MPI, as that waits for the other ranks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def under_mpi() -> bool:
     return any(name in os.environ for name in _STARTED) or "mpi4py.MPI" in sys.modules
 
 
-def own() -> Place | None:
-    """The own rank: from MPI where it runs already, else from the environment of mpiexec; None without MPI or mpi4py."""
+def launched_place() -> Place | None:
+    """This process's rank: from MPI if it runs already, else from the environment of mpiexec; None without MPI or mpi4py."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
         return Place(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
@@ -47,8 +47,8 @@ def own() -> Place | None:
 def communicator(ranks: Any, usable: bool, expected: int | None = None) -> Any:
     """The mpi4py communicator of the same ranks in the same order. Collective at its first use.
 
-    None where MPI did not start them, where one of them says with ``usable`` that it cannot use it, or where the rank in
-    COMM_WORLD is not the ``expected`` one.
+    None if MPI did not start them, if ``usable`` is false on one of them, or if the rank in COMM_WORLD is not the ``expected``
+    one.
     """
     place = None
     if usable:

@@ -15,7 +15,7 @@ import numpy as np
 from .protocol import MissingRanksError, agree, patience, timeout
 
 _TAG_IN, _TAG_OUT = 11, 12
-_SPIN = 2e-4  # seconds of polling before a rank starts to sleep between two looks, and leaves its core to others
+_SPIN = 2e-4  # seconds of polling before a rank starts to sleep between two polls, and leaves its core to others
 _GRACE = 3.0  # seconds that ranks wait longer than rank 0, which knows who is missing
 _LONG = 10.0  # seconds after which a waiting rank logs a warning
 _END = 2.0  # seconds that ranks wait for each other at the end of a script
@@ -52,7 +52,7 @@ def of_mpi(comm: Any) -> MpiRanks:
 
 
 def _freed(comm: Any, keyval: int, known: MpiRanks) -> None:
-    """The user has freed the communicator: free what belongs to it. At the end of MPI everything goes anyway."""
+    """Called when the user frees the communicator: free its duplicate and grids. MPI itself frees the rest when it ends."""
     if comm not in (known.MPI.COMM_WORLD, known.MPI.COMM_SELF):
         known.close()
 
@@ -68,9 +68,9 @@ class MpiRanks:
         self.rank, self.size = int(mpi.Get_rank()), int(mpi.Get_size())
         self._calls = 0
         self._abandoned: list[Any] = []  # requests that timed out, with buffers that MPI may still use
-        self.own, request = mpi.Idup()
+        self.duplicate, request = mpi.Idup()
         self._finish(request, "distributed")
-        self.own.Set_errhandler(MPI.ERRORS_RETURN)  # MPI's errors become exceptions
+        self.duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # MPI's errors become exceptions
         self._owns_mpi = False  # whether ``mpi`` was created here, and not by the user
         self._closed = False
         _open.append(self)
@@ -83,7 +83,7 @@ class MpiRanks:
         seconds = timeout()
         self._calls += 1
         if self.rank:
-            sent = self.own.isend((self._calls, pickle.dumps(value)), 0, _TAG_IN)
+            sent = self.duplicate.isend((self._calls, pickle.dumps(value)), 0, _TAG_IN)
             answer = self._expect(0, _TAG_OUT, time.monotonic(), seconds + _GRACE, operation)
             if answer is None:
                 raise MissingRanksError(operation, (0,), seconds + _GRACE)
@@ -95,8 +95,8 @@ class MpiRanks:
                 values[rank] = self._expect(rank, _TAG_IN, start, seconds, operation)
             unique: dict[bytes, bytes] = {}  # most values are equal: pickled once, or the answers grow with the ranks squared
             answer = pickle.dumps([None if data is None else unique.setdefault(data, data) for data in values])
-            # also to missing ranks: they may only be late, and then learn why the others are gone
-            answers = [self.own.isend((self._calls, answer), rank, _TAG_OUT) for rank in range(1, self.size)]
+            # missing ranks get it too: they may only be late, and then learn why the others are gone
+            answers = [self.duplicate.isend((self._calls, answer), rank, _TAG_OUT) for rank in range(1, self.size)]
             if None in values:
                 self._abandoned += answers
             else:
@@ -109,9 +109,9 @@ class MpiRanks:
 
     def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
         length = np.array([len(data or b"")])
-        self._finish(self.own.Ibcast(length, root), "broadcast", length)
+        self._finish(self.duplicate.Ibcast(length, root), "broadcast", length)
         box = np.frombuffer(data, np.uint8).copy() if self.rank == root and data else np.empty(int(length[0]), np.uint8)
-        self._finish(self.own.Ibcast(box, root), "broadcast", box)
+        self._finish(self.duplicate.Ibcast(box, root), "broadcast", box)
         return box.tobytes()
 
     def barrier(self) -> None:
@@ -138,27 +138,27 @@ class MpiRanks:
 
     def _reduce(self, values: np.ndarray, op: Any) -> np.ndarray:
         result = np.empty_like(values)
-        self._finish(self.own.Iallreduce(values, result, op=op), "allreduce", values, result)
+        self._finish(self.duplicate.Iallreduce(values, result, op=op), "allreduce", values, result)
         return result
 
     def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """The array of ``root`` on all ranks, which know its shape and dtype. The arrays of the others are overwritten."""
         box = np.empty(shape, dtype) if values is None else np.ascontiguousarray(values)
-        self._finish(self.own.Ibcast(box, root), "broadcast", box)
+        self._finish(self.duplicate.Ibcast(box, root), "broadcast", box)
         return box
 
     def isend(self, data: np.ndarray, rank: int, tag: int) -> Any:
-        return self.own.Isend(data, rank, tag)
+        return self.duplicate.Isend(data, rank, tag)
 
     def irecv(self, data: np.ndarray, rank: int, tag: int) -> Any:
-        return self.own.Irecv(data, rank, tag)
+        return self.duplicate.Irecv(data, rank, tag)
 
     def wait_all(self, requests: list[Any], operation: str, peers: tuple[int, ...]) -> None:
         """Wait for messages to and from ``peers``."""
         self._poll(lambda: self.MPI.Request.Testall(requests) or None, operation, peers, requests)
 
     def _finish(self, request: Any, operation: str, *buffers: np.ndarray) -> None:
-        """Wait for a collective call. Which ranks are missing, MPI does not say."""
+        """Wait for a collective call. MPI does not say which ranks are missing."""
         self._poll(lambda: request.Test() or None, operation, (), [request, *buffers])
 
     def _poll(self, done: Callable[[], Any], operation: str, peers: tuple[int, ...], in_use: list[Any]) -> None:
@@ -178,7 +178,7 @@ class MpiRanks:
         for grid in reversed(self.kept.values()):
             grid.close()
         self.kept.clear()
-        self.own.Free()
+        self.duplicate.Free()
         if self._owns_mpi and self.mpi != self.MPI.COMM_NULL:
             self.mpi.Free()
 
@@ -197,10 +197,10 @@ class MpiRanks:
         return data
 
     def _receive(self, source: int, tag: int, deadline: float) -> Any:
-        """The message of another rank for this call, or None when it does not come in time."""
+        """The message of another rank for this call, or None if it does not come in time."""
         call, data = 0, None
         while call < self._calls:  # late messages of calls that were given up are skipped
-            message = _wait(lambda: self.own.improbe(source, tag), deadline)
+            message = _wait(lambda: self.duplicate.improbe(source, tag), deadline)
             if message is None:
                 return None
             call, data = message.recv()
@@ -211,7 +211,8 @@ class MpiRanks:
 
 
 def _wait(look: Callable[[], Any], deadline: float, spin: float = _SPIN, longest: float = 2e-3) -> Any:
-    """``look()`` until it is not None; None after the deadline. Naps slow down large messages, so they stay short for those."""
+    """Call ``look()`` until it is not None; None after the deadline. Naps are short for large messages, which they slow
+    down."""
     start = time.monotonic()
     nap = 1e-5
     while (answer := look()) is None:
@@ -225,7 +226,7 @@ def _wait(look: Callable[[], Any], deadline: float, spin: float = _SPIN, longest
 
 
 def _close_at_the_end(MPI: Any) -> None:
-    """At exit: free the grids and communicators if all ranks have reached the end; else MPI's own end does it.
+    """At exit: free the grids and communicators if all ranks have reached the end; else MPI's duplicate end does it.
 
     A rank that is still in another call learns here that this one has left.
     """

@@ -1,7 +1,7 @@
 """A group of ranks, and how they agree before they work together.
 
 A :class:`Communicator` has ``rank``, ``size``, ``allgather(object)``, ``broadcast(bytes, root)``, ``barrier()`` and
-``split(color, key)``; all but the first two are collective. :func:`open_communicator` makes one of an mpi4py communicator
+``split(color, key)``; all but the first two are collective. :func:`open_communicator` makes one from an mpi4py communicator
 (:mod:`.mpi`) or a torch process group (:mod:`.torch`); :mod:`.jax` has the processes of ``jax.distributed``.
 
 All of them give up after :func:`patience` seconds with :class:`MissingRanksError`, which names the missing ranks. That holds
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .torch import TorchRanks
 
 T = TypeVar("T")
-# A rank may be late for good reasons, such as reading its part of the data. The launcher notices a dead one within seconds.
+# A rank may be late for good reasons, such as reading its part of the data. The launcher notices a dead rank within seconds.
 _TIMEOUT: ContextVar[float] = ContextVar("lapwing_timeout", default=600.0)
 
 
@@ -35,7 +35,7 @@ class MissingRanksError(RuntimeError):
     Attributes
     ----------
     missing : tuple of int
-        These ranks. Empty where they are not known.
+        These ranks. Empty if they are not known.
     """
 
     def __init__(self, operation: str, missing: Sequence[int], seconds: float) -> None:
@@ -217,7 +217,7 @@ _TORCH: dict[Any, TorchRanks] = {}  # by group, as engines keep their state with
 
 
 def open_communicator(comm: Any = None) -> Communicator:
-    """A Communicator of an mpi4py communicator or a torch process group; None is this process alone."""
+    """A Communicator for an mpi4py communicator or a torch process group; None stands for this process alone."""
     if comm is None:
         return Alone()
     if isinstance(comm, Alone) or {"StoreRanks", "MpiRanks"} & {kind.__name__ for kind in type(comm).__mro__}:

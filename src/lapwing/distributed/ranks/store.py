@@ -1,4 +1,4 @@
-"""Ranks that talk through a key-value store, as torch.distributed and jax.distributed have one."""
+"""Ranks that communicate through a key-value store, as in torch.distributed and jax.distributed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Store(Protocol):
     def put(self, key: str, value: bytes) -> None: ...
 
     def get(self, keys: list[str], deadline: float) -> list[bytes | None]:
-        """The values, waiting for them until ``deadline`` (``time.monotonic()``); None for what is missing then."""
+        """The values; waits for them until ``deadline`` (``time.monotonic()``). None for values that are missing then."""
 
     def delete(self, key: str) -> None: ...
 
     def leave(self, key: str, process: int, count: int) -> None:
-        """Called by ``count`` processes after they have read. The one that serves the store waits here for the others."""
+        """Each of ``count`` processes calls this after reading; the process that serves the store waits here for the others."""
 
 
 class StoreRanks:
     """A :class:`.protocol.Communicator` over a store.
 
-    ``members`` are the numbers of the processes by rank, and ``process`` is the own one. ``name`` keeps two users of the store
-    apart. The n-th collective call of a communicator uses its n-th keys: all processes must make the same calls in the same
+    ``members`` are the numbers of the processes by rank, and ``process`` is this one's. ``name`` distinguishes users of the
+    store. The n-th collective call of a communicator uses its n-th keys, so all processes must make the same calls in the same
     order. ``calls`` counts them; communicators of one name in one process must share it.
     """
 
@@ -61,9 +61,9 @@ class StoreRanks:
         self.allgather(None, "barrier")
 
     def split(self, color: int | None, key: int = 0) -> StoreRanks | None:
-        own = self._members[self.rank]
-        choices = self.allgather((color, key, own), "split")
+        process = self._members[self.rank]
+        choices = self.allgather((color, key, process), "split")
         if color is None:
             return None
         members = [process for _, process in sorted((k, process) for c, k, process in choices if c == color)]
-        return StoreRanks(self._store, own, members, f"{self._name}/{self._calls[0]}.{color}")
+        return StoreRanks(self._store, process, members, f"{self._name}/{self._calls[0]}.{color}")

@@ -12,22 +12,22 @@ import numpy as np
 from .protocol import MissingRanksError, timeout
 from .store import StoreRanks
 
-_LEAVE = 5.0  # seconds to read values that are there; ranks that have given up do not read them
+_LEAVE = 5.0  # seconds that ranks have for reading values; ranks that gave up do not read them
 _CALLS: dict[str, list[int]] = {}  # by name: a key is never used twice, also after torch was shut down and started again
 
 
 class TorchRanks(StoreRanks):
     """The ranks of a torch process group (None: all ranks).
 
-    ``dist`` is the module ``torch.distributed``. Small values go through the store with which its ranks found each other: its
-    collectives wait as long as the group's own timeout, half an hour by default, and do not say who is missing. Blocks of
+    ``dist`` is the module ``torch.distributed``. Small values go through the store with which the ranks found each other, as
+    the collectives of torch wait for the group's own timeout, half an hour by default, and do not name missing ranks. Blocks of
     matrices go through the group.
     """
 
     def __init__(self, dist: Any, group: Any = None) -> None:
         self._dist, self.group = dist, group
         members = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
-        # groups that torch split off one another may share a name, but not their first rank
+        # groups that torch made by splitting may share a name, but not their first rank
         name = f"lapwing/{(dist.group.WORLD if group is None else group).group_name}/{members[0]}+{len(members)}"
         super().__init__(_Store(dist), dist.get_rank(), members, name, _CALLS.setdefault(name, [0]))
 
@@ -77,7 +77,7 @@ class _Store:
         self._store.set(key, value)
 
     def get(self, keys: list[str], deadline: float) -> list[bytes | None]:
-        """By looking again and again: a blocking wait would hold the store's connection, which torch itself uses too."""
+        """Polls, as a blocking wait would hold the store's connection, which torch itself uses too."""
         store = self._store
         if _poll(lambda: store.check(keys), deadline):
             return [store.get(key) for key in keys]
@@ -87,7 +87,7 @@ class _Store:
         self._store.delete_key(key)
 
     def leave(self, key: str, process: int, count: int) -> None:
-        """Rank 0 serves the store: if it ended its script now, the others could not read their values any more."""
+        """Wait on rank 0, which serves the store: if its script ended now, the others could not read their values."""
         store = self._store
         store.add(f"{key}/read", 1)
         if process == 0:

@@ -35,7 +35,8 @@ def choose_library(memory: Memory) -> str:
     if library is not None:
         return library
     raise TypeError(
-        f"insitu: a field is on {memory.place}, and no array library for it is installed\nhint: pip install cupy-cuda13x"
+        f"insitu: a field is on {memory.device_in_words}, and no array library for it is installed"
+        "\nhint: pip install cupy-cuda13x"
     )
 
 
@@ -48,7 +49,7 @@ def _for_gpus() -> str | None:
 def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.ndarray:
     if memory.device[0] not in HOST:
         raise TypeError(
-            f"field {name!r} is on {memory.place}; NumPy cannot read this memory"
+            f"field {name!r} is on {memory.device_in_words}; NumPy cannot read this memory"
             "\nhint: use it as a CuPy, torch or JAX array (xp=...), or copy it with field.to_host()"
         )
     if not prod(memory.shape):
@@ -61,7 +62,7 @@ def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.n
 def _cupy_view(name: str, memory: Memory) -> Any:
     cupy = import_library("cupy")
     if memory.device[0] not in GPU:
-        raise TypeError(f"field {name!r} is on {memory.place}; CuPy reads GPU memory\nhint: xp='numpy' or xp='torch'")
+        raise TypeError(f"field {name!r} is on {memory.device_in_words}; CuPy reads GPU memory\nhint: xp='numpy' or xp='torch'")
     if not prod(memory.shape):
         return cupy.empty(memory.shape, memory.dtype)
     start, size = memory.span  # in bytes
@@ -95,7 +96,7 @@ def jax_copy(name: str, memory: Memory, stream: int) -> Any:
     if not memory.row_major:
         raise TypeError(f"field {name!r} has strides {memory.strides}; on a GPU, JAX needs row-major fields without gaps")
     if memory.device[0] == ROCM:
-        raise TypeError(f"field {name!r} is on {memory.place}; copying it for JAX is not supported")
+        raise TypeError(f"field {name!r} is on {memory.device_in_words}; copying it for JAX is not supported")
     # into memory that JAX allocated: JAX needs an alignment that fields with ghost cells do not have, and nothing else can
     # have read this new array yet
     with wide():

@@ -86,7 +86,7 @@ class Field:
     def __repr__(self) -> str:
         if not self._valid:
             return f"Field({self.name!r}, after its step)"
-        return f"Field({self.name!r}, shape={self.shape}, dtype={self.dtype}, on {self.memory.place})"
+        return f"Field({self.name!r}, shape={self.shape}, dtype={self.dtype}, on {self.memory.device_in_words})"
 
     def array(self, library: str | None = None) -> Any:
         """The array over the field's memory in ``library``, or in the one the run was started with."""
@@ -120,7 +120,7 @@ class Field:
         if self._source is not None:
             return self._source.__cuda_array_interface__  # type: ignore[no-any-return]
         if self.memory.device[0] not in GPU:
-            raise AttributeError(f"field {self.name!r} is on {self.memory.place}, not on a GPU")
+            raise AttributeError(f"field {self.name!r} is on {self.memory.device_in_words}, not on a GPU")
         # the interface does not allow stream 0; 1 is the legacy default stream
         return self.memory.interface(True) | {"stream": self.stream or 1}
 

@@ -95,25 +95,25 @@ class CusolverMg(Backend):
         if request.operation in ("cholesky", *_SPECTRA) or request.assume == "pos":
             triangle = "upper" if request.upper else "lower"
         try:
-            if request.operation in _SPECTRA and not operand.finite(triangle):  # an iteration that may not end with NaN
+            if request.operation in _SPECTRA and not operand.finite(triangle):  # with NaN the iteration might never end
                 raise ConvergenceError(name, nonfinite=True)
             with grid_of(operand.devices).opened(operand.allocate) as grid:
                 call = _eigh if request.operation in _SPECTRA else _factored
                 return call(grid, request, operand, right)
         except _FAILURES as error:
             singular = isinstance(error, SingularMatrixError) and request.operation == "slogdet"
-            fine = not error.nonfinite and operand.finite(triangle)
+            finite = not error.nonfinite and operand.finite(triangle)
             if request.on_fail == "raise" and not singular:
                 fields = {key: value for key, value in vars(error).items() if key in ("minor", "pivot")}
-                raise type(error)(name, nonfinite=not fine, **fields) from None
-            return _failed(request, operand, right, error, fine)
+                raise type(error)(name, nonfinite=not finite, **fields) from None
+            return _failed(request, operand, right, error, finite)
 
 
 def _memory(operation: str, n: int, places: int, dtype: str) -> float:
     """Bytes on each device: the input, the tiles, the result, and the workspace."""
     share = -(-n // places) * n
     panels = 3 * tile_for(n, places) * n
-    workspace = EIGH_WORKSPACE * share - share if operation in _SPECTRA else panels  # the result comes after it
+    workspace = EIGH_WORKSPACE * share - share if operation in _SPECTRA else panels  # it is freed before the result is made
     return float((3 * share + workspace) * ITEMSIZE[dtype])
 
 
@@ -134,7 +134,7 @@ def _factored(grid: Grid, request: Request, a: Operand, b: Operand | None) -> tu
 
 
 def _eigh(grid: Grid, request: Request, a: Operand, b: Operand | None) -> tuple[Any, ...]:
-    """All of the spectrum is computed: the library has no routine for a part of it."""
+    """Computes the whole spectrum, as the library has no routine for a part of it."""
     n, dtype, vectors = a.shape[0], a.dtype, request.operation == "eigh"
     first, count = request.part or (0, n)
     first += n if first < 0 else 0
@@ -153,15 +153,15 @@ def _eigh(grid: Grid, request: Request, a: Operand, b: Operand | None) -> tuple[
     return w[first : first + count], v
 
 
-def _failed(request: Request, a: Operand, b: Operand | None, error: Any, fine: bool) -> tuple[Any, ...]:
-    """NaN in the place of each result; a singular matrix has a determinant."""
+def _failed(request: Request, a: Operand, b: Operand | None, error: Any, finite: bool) -> tuple[Any, ...]:
+    """NaN for each result, except that a singular matrix has a determinant."""
     dtype, operation, n = a.dtype, request.operation, a.shape[0]
     scalar, real = np.dtype(dtype).type, np.dtype(REAL[dtype]).type
     if operation == "factor":
         info = getattr(error, "minor", None) or getattr(error, "pivot", None) or 1
-        return (FactoredDevices(request, a.without_data(), None, int(info), fine),)
+        return (FactoredDevices(request, a.without_data(), None, int(info), finite),)
     if operation == "slogdet":
-        singular = fine and isinstance(error, SingularMatrixError)
+        singular = finite and isinstance(error, SingularMatrixError)
         return (scalar(0), real(-np.inf)) if singular else (scalar(nan_of(dtype)), real(np.nan))
     k = (request.part or (0, n))[1]
     results: list[Any] = []
@@ -176,7 +176,7 @@ def _failed(request: Request, a: Operand, b: Operand | None, error: Any, fine: b
 
 
 class FactoredDevices:
-    """L L^H or P L U in tiles on the GPUs; ``factored`` is None where the matrix could not be factored."""
+    """L L^H or P L U in tiles on the GPUs; ``factored`` is None if the matrix could not be factored."""
 
     def __init__(self, request: Request, like: Operand, factored: Factored | None, info: int, finite: bool) -> None:
         self.assume, self.upper, self.info = request.assume, request.upper, info
@@ -189,7 +189,7 @@ class FactoredDevices:
     @property
     def l(self) -> DeviceMatrix:  # noqa: E743
         if self._factored is None:
-            return self._lost(self._like)
+            return self._all_nan(self._like)
         with self._factored.opened() as grid:
             return self._factored.triangle(grid, self.upper)
 
@@ -197,13 +197,13 @@ class FactoredDevices:
         """A^-1 b; NaN if there is no factor."""
         right = Operand.of(b)
         if self._factored is None:
-            return self._lost(right)
+            return self._all_nan(right)
         with self._factored.opened() as grid:
             return self._factored.solve(grid, right)
 
     def inverse(self) -> DeviceMatrix:
         if self._factored is None:
-            return self._lost(self._like)
+            return self._all_nan(self._like)
         with self._factored.opened() as grid:
             return self._factored.inverse(grid)
 
@@ -220,5 +220,5 @@ class FactoredDevices:
         raise NotImplementedError("Factor.rcond: cuSOLVERMg has no estimate\nhint: lapwing.eigvalsh for Hermitian matrices")
 
     @staticmethod
-    def _lost(like: Operand) -> DeviceMatrix:
+    def _all_nan(like: Operand) -> DeviceMatrix:
         return like.full(like.layout, nan_of(like.dtype))

@@ -24,7 +24,7 @@ _SIDES = 2048
 
 
 def tile_for(n: int, places: int) -> int:
-    """Columns of a tile: every place has two, where there are enough columns."""
+    """Columns of a tile: every place gets two tiles if there are enough columns."""
     return max(1, min(_TILE, max(-(-n // (2 * places)), min(256, -(-n // places)))))
 
 
@@ -87,7 +87,7 @@ class Factored:
         return self._like.wrap(grid, target, self._like.layout)
 
     def _sides(self, grid: Grid, columns: int) -> Iterator[tuple[int, Blocks]]:
-        """Tiles for some right-hand sides at a time, and the number of their first one."""
+        """Some right-hand sides at a time, in tiles, with the number of the first."""
         n, places = self._tiles.layout.shape[0], self._tiles.layout.size
         for start in range(0, columns, _SIDES):
             width = min(_SIDES, columns - start)
@@ -105,7 +105,7 @@ class Factored:
         return diagonal.dtype.type(-sign if exchanged % 2 else sign), real(logabs)
 
     def _exchanges(self, grid: Grid) -> Any:
-        """The rows of each place, and the rows with which they were exchanged, counted from 1."""
+        """The rows of each place, and the rows that they were exchanged with, counted from 1."""
         assert self._pivots is not None
         for place in range(self._tiles.layout.size):
             rows = self._tiles.layout.columns.indices(place)
@@ -123,7 +123,7 @@ class Factored:
 
 
 def factor(grid: Grid, a: Operand, *, pos: bool, upper: bool, name: str) -> Factored:
-    """Factor A; NotPositiveDefiniteError or SingularMatrixError with the minor or pivot where it fails."""
+    """Factor A. Raises NotPositiveDefiniteError or SingularMatrixError with the minor or pivot that failed."""
     n, dtype = a.shape[0], a.dtype
     layout = grid.tiles((n, n), tile_for(n, grid.size))
     if pos:

@@ -1,7 +1,7 @@
 """The GPUs of one process as a row of places: streams, scratch memory, copies between them, and calls of cuSOLVERMg.
 
-Matrices are column-major here (:class:`Blocks`). The library takes columns in tiles that go to the places in turn. A GPU may
-have several places: the library accepts that, and layouts for many GPUs can be tried on one.
+Matrices are column-major here (:class:`Blocks`). The library takes tiles of columns, which are dealt to the places in turn. A
+GPU may have several places; so layouts for many GPUs can be tried on one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .library import DATA, check, library
 
 LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 _OPERATION = {"N": 0, "T": 1, "C": 2}  # cublasOperation_t
-_ANYWHERE = 4  # cudaMemcpyDefault: the pointers tell which devices
+_ANYWHERE = 4  # cudaMemcpyDefault: the driver finds the devices from the pointers
 UNKNOWN = -(1 << 30)  # the status of a routine that failed without saying where
 _MAY_FAIL = ("Potrf", "Getrf", "Syevd")
 
@@ -74,7 +74,7 @@ class Grid:
 
     @contextmanager
     def opened(self, allocate: Callable[[int, int], tuple[int, Any]]) -> Iterator[Grid]:
-        """For one call: its memory comes from ``allocate``; other streams may still write to the operands."""
+        """Open the grid for one call, with memory from ``allocate``; waits for other streams, as they may write to operands."""
         with self._lock, self._on_devices():
             self.allocate = allocate
             try:
@@ -107,7 +107,7 @@ class Grid:
     # ---- blocks ----
 
     def tiles(self, shape: tuple[int, int], tile: int, places: int | None = None) -> Layout:
-        """Columns in tiles that go to the places in turn; by default places that would get none are left out."""
+        """Tiles of columns, dealt to the places in turn; by default places that would get none are left out."""
         used = places or max(1, min(self.size, -(-shape[1] // tile)))
         return Layout(Axis.whole(shape[0]), Axis.cyclic(shape[1], tile, used))
 
@@ -126,9 +126,9 @@ class Grid:
     ) -> None:  # fmt: skip
         """target <- op(source), on the devices. Returns before the copies are done: see :meth:`wait`.
 
-        ``first(j)``: the first row of column j of the source that is copied. ``lower``: regions above the diagonal of the
-        target may be left out. ``shift``: row i and column j of the source count as i + shift[0] and j + shift[1]; what the
-        target does not have is left out.
+        ``first(j)``: the first row to copy from column j of the source. ``lower``: regions above the diagonal of the target may
+        be left out. ``shift``: row i and column j of the source go to i + shift[0] and j + shift[1], or are left out if the
+        target does not have them.
         """
         turned = operation != "N"
         axes = (target.layout.columns, target.layout.rows) if turned else (target.layout.rows, target.layout.columns)
@@ -161,14 +161,14 @@ class Grid:
         if operation != "N":
             rows, columns = columns, rows  # of the result
             if self.devices[s] == self.devices[t]:
-                self._turn(s, operation, rows, columns, start, lead, end, other, source.dtype)
+                self._transpose(s, operation, rows, columns, start, lead, end, other, source.dtype)
                 return
             scratch = self._scratch_of(s, rows * columns * size)
-            self._turn(s, operation, rows, columns, start, lead, scratch, rows, source.dtype)
+            self._transpose(s, operation, rows, columns, start, lead, scratch, rows, source.dtype)
             start, lead = scratch, rows
         self.runtime.copy_2d(end, other * size, start, lead * size, rows * size, columns, _ANYWHERE, self._streams[s])
 
-    def _turn(
+    def _transpose(
         self, s: int, operation: str, rows: int, columns: int, source: int, lead: int, to: int, other: int, dtype: str
     ) -> None:
         """target <- op(source), rows x columns, on one device."""
@@ -178,8 +178,8 @@ class Grid:
         check_blas(call(self._blas[s], _OPERATION[operation], 0, rows, columns, one, source, lead, zero, to, other, to, other))
 
     def _scratch_of(self, place: int, count: int) -> int:
-        pointer, held, _ = self._scratch.get(place, (0, 0, None))
-        if held < count:
+        pointer, size, _ = self._scratch.get(place, (0, 0, None))
+        if size < count:
             self.runtime.wait(self._streams[place])  # a copy may still read from it
             self._scratch.pop(place, None)
             pointer, owner = self.allocate(place, count)
@@ -190,14 +190,14 @@ class Grid:
     def complete_diagonal(self, x: Blocks, start: int = 0) -> None:
         """Both triangles of each diagonal tile of a Hermitian matrix from the lower one: tile <- tile I.
 
-        ``start``: which column of the matrix is the first one of ``x``.
+        ``start``: the number of the first column of ``x`` in the matrix.
         """
         size, real = ITEMSIZE[x.dtype], x.dtype.startswith("float")
         tile = min(x.layout.columns.tile, x.layout.shape[1])
         call = getattr(self.library.blas, f"cublas{LETTER[x.dtype]}{'symm' if real else 'hemm'}_v2")
         one, zero = scalar(x.dtype, 1), scalar(x.dtype, 0)
         identity = np.eye(tile, dtype=x.dtype)
-        held = []  # until the streams are done
+        buffers = []  # kept until the streams are done
         for place in range(x.layout.size):
             rows = x.layout.columns.indices(place)
             if not len(rows):
@@ -206,7 +206,7 @@ class Grid:
             stream, lead = self._streams[place], x.lead(place)
             unit, copy = self.allocate(place, tile * tile * size), self.allocate(place, tile * tile * size)
             self.at(place)
-            held += [unit, copy]
+            buffers += [unit, copy]
             self.runtime.copy(unit[0], identity.ctypes.data, identity.nbytes, 1, stream)
             for local in range(0, len(rows), tile):
                 k = min(tile, len(rows) - local)
@@ -216,7 +216,7 @@ class Grid:
         self.wait()
 
     def set_identity(self, x: Blocks, start: int = 0) -> None:
-        """The columns become those of the identity, from the column ``start`` on."""
+        """X <- columns of the identity, from number ``start`` on."""
         size = ITEMSIZE[x.dtype]
         for place in range(x.layout.size):
             rows, columns = x.layout.indices(place)
@@ -310,16 +310,16 @@ class Grid:
         return descriptor
 
 
-def _shared(own: Axis, part: int, other: Axis, shift: int = 0) -> list[tuple[int, int, int, int, int]]:
-    """Runs of indices that ``part`` of one axis shares with the parts of another, where they count ``shift`` more.
+def _shared(axis: Axis, part: int, other: Axis, shift: int = 0) -> list[tuple[int, int, int, int, int]]:
+    """Runs of indices that ``part`` of one axis shares with the parts of another, whose indices are larger by ``shift``.
 
     Each is: index, part of the other axis, local index here, local index there, length.
     """
-    indices = own.indices(part)
+    indices = axis.indices(part)
     indices = indices[(indices + shift >= 0) & (indices + shift < other.n)]
     if not len(indices):
         return []
-    here, there = np.asarray(own.local(indices)), np.asarray(other.local(indices + shift))
+    here, there = np.asarray(axis.local(indices)), np.asarray(other.local(indices + shift))
     owners = np.broadcast_to(other.owner(indices + shift), indices.shape)
     breaks = (np.diff(indices) != 1) | (np.diff(owners) != 0) | (np.diff(there) != 1) | (np.diff(here) != 1)
     starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
@@ -331,5 +331,5 @@ def _shared(own: Axis, part: int, other: Axis, shift: int = 0) -> list[tuple[int
 
 @cache
 def grid_of(devices: tuple[int, ...]) -> Grid:
-    """The grid of these devices, kept between calls: a handle takes long to make."""
+    """The grid of these devices, kept between calls, as creating a handle takes long."""
     return Grid(devices)

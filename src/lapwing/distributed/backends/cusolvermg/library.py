@@ -29,7 +29,7 @@ class Library:
 
     def __init__(self) -> None:
         for name in ("nvJitLink", "cusparse", "cublasLt", "cublas"):
-            # cuSOLVERMg finds the libraries of its own folder by itself; this is for one that lies elsewhere
+            # cuSOLVERMg finds libraries in its own folder by itself; this is for libraries in other folders
             if find(name):
                 load(name)
         self.mg = load("cusolverMg")
@@ -66,7 +66,7 @@ check = partial(status.check, "cuSOLVERMg")
 
 @cache
 def library() -> Library:
-    """Load it, once; OSError where it is not installed."""
+    """Load it, once. Raises OSError if it is not installed."""
     return Library()
 
 

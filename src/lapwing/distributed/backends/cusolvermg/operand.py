@@ -60,7 +60,7 @@ class Operand:
         )
 
     def bring(self, grid: Grid, layout: Layout, operation: str, *, lower: bool = False) -> Blocks:
-        """op(A^T) in tiles; ``lower``: what is above the diagonal does not matter. See :meth:`.grid.Grid.copy`."""
+        """op(A^T) in tiles; ``lower``: only the lower triangle is needed. See :meth:`.grid.Grid.copy`."""
         tiles = grid.empty(layout, self.dtype)
         grid.copy(self.blocks, tiles, operation, lower=lower)
         return tiles

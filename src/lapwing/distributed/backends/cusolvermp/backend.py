@@ -1,4 +1,4 @@
-"""cuSOLVERMp as a backend: blocks on GPUs, one process for each, and blocks of the host where it is asked for."""
+"""cuSOLVERMp as a backend: blocks on GPUs, one process for each, and on request blocks of the host."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CusolverMp(Backend):
         return on_tiles(request, array, array.grid or array.size, H200, tile)
 
     def prepare(self, request: Request, a: Part) -> Any:
-        """The host of this rank: blocks of the host go to a GPU that is chosen by the order of the ranks on their node."""
+        """The host name of this rank: the order of the ranks on a node decides which GPU takes a block of the host."""
         name = request.name
         try:
             check_usable(name)
@@ -117,7 +117,7 @@ class CusolverMp(Backend):
                 return all(session.allgather(session.together(lambda: a.memory.finite(a, triangle)), name))
 
             try:
-                if iteration and not finite():  # which may not end with NaN
+                if iteration and not finite():  # with NaN the iteration might never end
                     raise ConvergenceError(name, nonfinite=True)
                 operands = [session.together(lambda x=x: operand_of(x)) for x in (a, b) if x is not None]  # type: ignore[misc]
                 results = _ROUTINES[operation](session, request, a, b, *operands)
@@ -127,9 +127,8 @@ class CusolverMp(Backend):
                 if request.on_fail == "raise" and not singular:
                     fields = {key: value for key, value in vars(error).items() if key in ("minor", "pivot")}
                     raise type(error)(name, nonfinite=not finite(), **fields) from None
-                # a singular matrix has a determinant; NaN has none, and that is no mistake of the call
-                fine = finite() and not error.nonfinite
-                return _failed(request, a, b, error, fine)
+                # the determinant of a singular matrix is 0; with NaN it is NaN, without an error
+                return _failed(request, a, b, error, finite() and not error.nonfinite)
             return session.together(lambda: _results(request, a, results))  # type: ignore[no-any-return]
 
 
@@ -147,15 +146,15 @@ def _results(request: Request, a: Part, computed: tuple[Any, ...]) -> tuple[Any,
     return tuple(results)
 
 
-def _failed(request: Request, a: Part, b: Part | None, error: Any, fine: bool) -> tuple[Any, ...]:
-    """NaN in the place of each result."""
+def _failed(request: Request, a: Part, b: Part | None, error: Any, finite: bool) -> tuple[Any, ...]:
+    """NaN for each result, except that a singular matrix has a determinant."""
     dtype, operation, (m, n) = a.memory.dtype, request.operation, a.shape
     scalar, real = np.dtype(dtype).type, np.dtype(REAL[dtype]).type
     if operation == "factor":
         info = getattr(error, "minor", None) or getattr(error, "pivot", None) or 1
-        return (FactoredBlocks(request, a, None, int(info), fine),)
+        return (FactoredBlocks(request, a, None, int(info), finite),)
     if operation == "slogdet":
-        singular = fine and isinstance(error, SingularMatrixError)
+        singular = finite and isinstance(error, SingularMatrixError)
         return (scalar(0), real(-np.inf)) if singular else (scalar(nan_of(dtype)), real(np.nan))
     k = (request.part or (0, n))[1] if operation in ("eigh", "eigvalsh") else min(m, n)
     shapes = {"eigh": [(n, k)], "svd": [(m, k), (k, n)]}.get(operation, [(m, n)])
@@ -173,12 +172,12 @@ def _nan_blocks(a: Part, layout: Any) -> Part:
 
 
 class FactoredBlocks:
-    """L L^H or P L U in tiles on the GPUs; ``factored`` is None where the matrix could not be factored."""
+    """L L^H or P L U in tiles on the GPUs; ``factored`` is None if the matrix could not be factored."""
 
     def __init__(self, request: Request, a: Part, factored: Factored | None, info: int, finite: bool) -> None:
         self.assume, self.upper, self.info = request.assume, request.upper, info
         self.layout, self.ranks, self.dtype = a.layout, a.ranks, a.memory.dtype
-        self.memory = a.memory.without_data()  # nothing of the user's matrix is kept
+        self.memory = a.memory.without_data()  # so that the user's matrix is not kept alive
         self._factored, self._finite = factored, finite
         self.report: dict[str, Any] = {"engine": "cusolvermp", "kind": "cholesky" if self.assume == "pos" else "lu"}
         if factored is not None:
@@ -187,7 +186,7 @@ class FactoredBlocks:
     @property
     def l(self) -> Part:  # noqa: E743
         if self._factored is None:
-            return self._lost(self.layout)
+            return self._all_nan(self.layout)
         with opened(self) as session:
             triangle = self.memory.blocks(self._factored.triangle(self.layout), self.ranks)
             return session.together(lambda: self.memory.keep_triangle(triangle, upper=self.upper))  # type: ignore[no-any-return]
@@ -196,7 +195,7 @@ class FactoredBlocks:
         """A^-1 B; NaN if there is no factor."""
         side = entered(b, self.memory) if isinstance(b, Part) else right_side(b, self)
         if self._factored is None:
-            x = self._lost(side.layout)
+            x = self._all_nan(side.layout)
         else:
             with opened(self) as session:
                 operand = session.together(lambda: operand_of(side))
@@ -205,7 +204,7 @@ class FactoredBlocks:
 
     def inverse(self) -> Part:
         if self._factored is None:
-            return self._lost(self.layout)
+            return self._all_nan(self.layout)
         with opened(self):
             return self.memory.blocks(self._factored.inv(self.layout), self.ranks)  # type: ignore[no-any-return]
 
@@ -222,7 +221,7 @@ class FactoredBlocks:
     def rcond(self) -> Any:
         raise NotImplementedError("Factor.rcond: there is no estimate for a sharded matrix on GPUs\nhint: lapwing.svdvals")
 
-    def _lost(self, layout: Layout) -> Part:
+    def _all_nan(self, layout: Layout) -> Part:
         with on_device(self.memory.device):
             return self.memory.filled(layout, self.ranks, nan_of(self.dtype))  # type: ignore[no-any-return]
 

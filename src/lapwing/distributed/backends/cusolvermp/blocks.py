@@ -13,7 +13,7 @@ from .exchange import Block
 
 @dataclass(frozen=True)
 class Operand:
-    """The block of one rank of an operand: memory on the device, which nobody else writes to during the call."""
+    """One rank's block of an operand, in memory on the device that nobody else writes to during the call."""
 
     pointer: int
     layout: Layout
@@ -22,13 +22,13 @@ class Operand:
     owner: Any = None
 
     def block(self, rank: int) -> Block:
-        """As a column-major block; row-major memory is one of the transpose."""
+        """As a column-major block; for row-major memory, a block of the transpose."""
         layout = self.layout.transposed if self.row_major else self.layout
         return Block(self.pointer, layout, self.dtype, max(layout.local_shape(rank)[0], 1), self.owner)
 
 
 def identity(session: Any, layout: Layout, dtype: str, into: Block | None = None) -> Block:
-    """1 on the diagonal, 0 elsewhere; in the memory of ``into``, which has the same layout, or in new memory. Collective."""
+    """The identity, in the memory of ``into``, which has the same layout, or in new memory. Collective."""
     block = into or session.empty(layout, dtype)
     runtime, size = session.runtime, block.itemsize
     rows, columns = layout.local_shape(session.rank)

@@ -47,18 +47,18 @@ def exchange(
 
     operation: "N", "T" (transposed), "C" (transposed and conjugated). ``session`` has ``rank``, ``size``, ``stream``,
     ``runtime``, ``together(work)``, ``buffers(bytes, bytes)``, ``turn`` and ``swap``. Copies and messages are queued on one
-    stream, so a buffer is used again without waiting.
+    stream, so a buffer can be reused without waiting.
     """
     turned = operation != "N"
     op_layout = source.layout.transposed if turned else source.layout  # the layout of op(source)
     size = source.itemsize
-    own, *steps = plan(session.rank, session.size, op_layout, layout, size, portion=_PORTION, offset=offset)
+    local, *steps = plan(session.rank, session.size, op_layout, layout, size, portion=_PORTION, offset=offset)
     sent_most = max((_bytes(x, size) for step in steps for x in step.leaving), default=0)
     received_most = max((_bytes(x, size) for step in steps for x in step.coming), default=0)
-    # all ranks have room, or none starts to send
+    # no rank starts to send before all have the memory
     target: Block
     target, (out, into) = session.together(lambda: (make(), session.buffers(sent_most, received_most)))
-    for portion in own.leaving:
+    for portion in local.leaving:
         _copy(session, source, target, operation, *portion)
     for step in steps:
         for leaving, coming in zip_longest(step.leaving, step.coming):

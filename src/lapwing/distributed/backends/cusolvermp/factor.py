@@ -14,7 +14,7 @@ from .exchange import Block
 from .session import Session
 
 _LOWER, _NO_TRANSPOSE = 0, 0
-_DIGIT = 1024  # numbers below it are exact in every format that a product may be computed in, TensorFloat-32 too
+_DIGIT = 1024  # smaller integers are exact in every format that products are computed in, even TensorFloat-32
 
 
 @dataclass(eq=False)
@@ -43,13 +43,13 @@ class Factored:
         return session.deliver(x, b.layout)
 
     def inv(self, to: Layout) -> Operand:
-        """A^-1, by a solve with the identity: the library has no routine for it."""
+        """A^-1, by a solve with the identity, as the library has no routine for it."""
         x = identity(self.session, self.layout, self.dtype)
         self._apply(x)
         return self.session.deliver(x, to, "T" if self.upper else "N")
 
     def triangle(self, to: Layout) -> Operand:
-        """L, or its adjoint where the upper triangle was read. The other triangle is not cleared: the caller does that."""
+        """L, or its adjoint if the upper triangle was read. The caller clears the other triangle."""
         return self.session.deliver(self.block, to, "T" if self.upper else "N")
 
     def slogdet(self, *, destroy: bool = False) -> tuple[Any, float]:
@@ -77,8 +77,8 @@ class Factored:
     def _sign_of_rows(self, destroy: bool) -> int:
         """1 or -1, for an even or odd permutation.
 
-        Which rank holds which pivots is not documented, so the library itself permutes: with L = U = 1 a solve does nothing
-        else. It permutes the numbers of the rows, digit by digit.
+        It is not documented which rank holds which pivots, so the library itself applies the permutation: with L = U = 1 that
+        is all that a solve does. The right-hand sides are the numbers of the rows, digit by digit.
         """
         session, n = self.session, self.layout.shape[0]
         unit = identity(session, self.layout, self.dtype, self.block if destroy else None)
@@ -91,8 +91,8 @@ class Factored:
         x = put(session, layout, (rows[:, None] // weights % _DIGIT).astype(self.dtype))
         Factored(session, unit, self.pivots, False)._apply(x)
         order = np.zeros(n, np.int64)
-        own = (local_of(session, x).real.round().astype(np.int64) * weights).sum(1)
-        for rank, part in enumerate(session.allgather(own, "slogdet")):
+        numbers = (local_of(session, x).real.round().astype(np.int64) * weights).sum(1)
+        for rank, part in enumerate(session.allgather(numbers, "slogdet")):
             if len(part):
                 order[layout.indices(rank)[0]] += part
         session.done()
@@ -114,29 +114,29 @@ def factor(session: Session, a: Operand, *, pos: bool, upper: bool = False, oper
 
 
 def _positive(session: Session, a: Operand, layout: Layout, upper: bool, operation: str) -> Block:
-    """L of A = L L^H; of conj(A) where the upper triangle is read.
+    """L of A = L L^H; the factor of conj(A) if the upper triangle is read.
 
     Only NaN and Inf on the diagonal are reported as such; the caller's framework can look at the whole matrix.
     """
     lower = session.bring(a, layout, "T" if upper else "N")
-    finite = bool(np.isfinite(diagonal(session, lower)).all())  # after a failing pivot the routine writes NaN itself
+    finite = bool(np.isfinite(diagonal(session, lower)).all())  # checked now, as the routine writes NaN after a failing pivot
     info = session.call("Potrf", layout, _LOWER, layout.shape[0], lower, dtype=a.dtype)
     pivots = diagonal(session, lower)
     bad = ~(np.isfinite(pivots) & (pivots.real > 0))
-    places = diagonal_indices(layout, session.rank)[bad]
-    failed = int(places.min()) + 1 if len(places) else 0
+    indices = diagonal_indices(layout, session.rank)[bad]
+    failed = int(indices.min()) + 1 if len(indices) else 0
     # the routine may not report NaN
     reports = session.allgather((failed, finite), operation)
-    if info or any(place for place, _ in reports):
+    if info or any(minor for minor, _ in reports):
         del lower
-        nonfinite = not all(fine for _, fine in reports)
+        nonfinite = not all(finite for _, finite in reports)
         minor = info if info > 0 else _first_minor(session, a, layout, upper)
         raise NotPositiveDefiniteError(operation, minor=minor, nonfinite=nonfinite)
     return lower
 
 
 def _first_minor(session: Session, a: Operand, layout: Layout, upper: bool) -> int:
-    """The first leading minor that is not positive, by bisection: for routines that do not report it."""
+    """The first leading minor that is not positive, by bisection, as not every routine reports it."""
     low, high = 0, layout.shape[0]
     while high - low > 1:
         middle = (low + high) // 2
@@ -155,7 +155,7 @@ def lu_of(session: Session, a: Operand, layout: Layout, operation: str) -> tuple
     """L and U in tiles, and the pivots: their pointer, and the object that keeps their memory."""
     lu = session.bring(a, layout)
     rows, columns = layout.local_shape(session.rank)
-    # the library's own pages differ on whether pivots follow the rows or the columns: room for either
+    # the library's documentation contradicts itself on whether pivots follow the rows or the columns: room for both
     pivots = session.reserve(8 * (max(rows, columns) + layout.rows.tile))
     n = layout.shape[0]
     info = session.call("Getrf", layout, n, n, lu, pivots[0], dtype=a.dtype)
@@ -173,14 +173,14 @@ def lu_of(session: Session, a: Operand, layout: Layout, operation: str) -> tuple
 
 
 def _may_overflow(session: Session, a: Operand, layout: Layout, operation: str) -> bool:
-    """Whether the numbers are too large to add. The routine may make NaN of these, and of a zero pivot too."""
+    """Whether the numbers are too large to add. The routine may return NaN for them, as it does for a zero pivot."""
     work = session.bring(a, layout)
     largest = max(session.allgather(float(np.abs(local_of(session, work)).max(initial=0)), operation))
     return not largest * layout.shape[0] < np.finfo(a.dtype).max  # NaN too
 
 
 def sides_of(layout: Layout, shape: tuple[int, int]) -> Layout:
-    """Right-hand sides in the same tiles and on the same grid: the library wants square tiles."""
+    """Right-hand sides in the same tiles on the same grid, as the library needs square tiles."""
     return Layout(
         Axis.cyclic(shape[0], layout.rows.tile, layout.rows.parts),
         Axis.cyclic(shape[1], layout.rows.tile, layout.columns.parts),

@@ -46,7 +46,7 @@ class Library:
 
     def __init__(self) -> None:
         for name in ("nvJitLink", "cusparse", "cublasLt", "cublas", "cusolver"):
-            # cuSOLVERMp finds what its wheel was installed with by itself; this is for one without its wheel
+            # cuSOLVERMp finds the libraries that its wheel installs; this is for a copy without a wheel
             if find(name):
                 load(name)
         self.mp = load("cusolverMp")
@@ -88,12 +88,12 @@ class Library:
 
     @property
     def version_in_words(self) -> str:
-        major, rest = divmod(self.version, 1000)
-        return f"{major}.{rest // 100}.{rest % 100}"
+        major, minor = divmod(self.version, 1000)
+        return f"{major}.{minor // 100}.{minor % 100}"
 
     @property
     def eigenvectors(self) -> bytes:
-        """The letter with which Syevd computes vectors."""
+        """The letter that makes Syevd compute vectors."""
         return b"V" if self.version >= 900 else b"Z"
 
     @property
@@ -102,7 +102,7 @@ class Library:
         return self.version >= 900
 
     def opened(self, handle: int) -> None:
-        """Read and check the version, for which the library needs a handle."""
+        """Read and check the version; the library needs a handle for that."""
         number = c_int()
         check(self.mp.cusolverMpGetVersion(handle, byref(number)), "version")
         self.version = number.value
@@ -154,17 +154,17 @@ def library() -> Library:
 
 
 def needs_newer_nccl() -> bool:
-    """0.9 uses cuBLASMp and 0.8 does not: its name in the file tells them apart before one is loaded."""
+    """Whether this is 0.9 with an older NCCL. Only 0.9 uses cuBLASMp, so its name is looked for in the file before loading."""
     path = find("cusolverMp")
     if not path or nccl().version >= _NCCL_FOR_09:
         return False
     try:
         with open(path, "rb") as file:
-            rest = b""
+            tail = b""
             while piece := file.read(1 << 24):
-                if b"libcublasmp.so" in rest + piece:
+                if b"libcublasmp.so" in tail + piece:
                     return True
-                rest = piece[-16:]
+                tail = piece[-16:]
     except OSError:
         pass
     return False

@@ -21,13 +21,13 @@ from ...layout import Layout
 from ..protocol import Part
 from .nccl import runtime
 
-_ROWS = 1024  # rows looked at together: the masks stay small compared to the block
+_ROWS = 1024  # rows checked together, so that masks stay small compared to the block
 
 
 class CudaArray:
     """A row-major array on a GPU that every library can read: ``cupy.asarray(x)``, ``torch.as_tensor(x)``, and the like.
 
-    Results have this type where the input belongs to a library that lapwing does not know.
+    Results have this type if the input belongs to a library that lapwing does not know.
 
     Attributes
     ----------
@@ -57,20 +57,20 @@ class CudaArray:
 class ArrayLibrary:
     """The operations that differ between array libraries. ``like`` is an array with the device and dtype of the result."""
 
-    allocate: Callable[[Any, int], Any]  # like, bytes: an array of bytes; MemoryError where the device is full
+    allocate: Callable[[Any, int], Any]  # like, bytes: an array of bytes; MemoryError if the device is full
     typed: Callable[[Any, Any, tuple[int, int]], Any]  # that array, like, shape: a matrix in its memory
     upload: Callable[[Any, np.ndarray], Any]  # like, x: x on the device
     download: Callable[[Any], np.ndarray]
     full: Callable[[Any, tuple[int, int], Any], Any]  # like, shape, value
     contiguous: Callable[[Any], Any]  # the array, or a copy without gaps
-    finite: Callable[[Any, Any], bool] | None = None  # x, a mask of what does not matter or None; None: done on the host
-    clear: Callable[[Any, Any], Any] | None = None  # zero where the mask is set, in place
+    finite: Callable[[Any, Any], bool] | None = None  # x, a mask of elements to ignore or None; None: done on the host
+    clear: Callable[[Any, Any], Any] | None = None  # x, mask: sets these elements to zero, in place
     triangle: Callable[[Any, int, bool], Any] | None = None  # x, shift of the diagonal, upper: zero outside the triangle
     write: Callable[[Any, np.ndarray], Any] = lambda x, values: x  # values into the memory of x
 
 
 class DeviceMemory:
-    """The memory of one block. ``allocate`` takes more from the same library; results become arrays of that library."""
+    """The memory of one block. ``allocate`` gets more from the same library; results become arrays of that library."""
 
     def __init__(self, local: Any) -> None:
         self.library = _library(library_of(local))
@@ -143,7 +143,7 @@ class DeviceMemory:
         return True
 
     def keep_triangle(self, block: Any, *, upper: bool) -> Any:
-        """Set what is outside the triangle to zero, in place where the library can."""
+        """Set everything outside the triangle to zero, in place if the library can."""
         rows, columns = block.layout.indices(block.ranks.rank)
         if not len(rows) or not len(columns):
             return block
@@ -267,14 +267,14 @@ def _cupy() -> ArrayLibrary:
 
 
 def _jax() -> ArrayLibrary:
-    """Results are written into new arrays, before anybody else can read them."""
+    """JAX's arrays. Results are written into new ones before anybody else can read them."""
     jax: Any = sys.modules["jax"]
     jnp = jax.numpy
 
     def on(like: Any, make: Callable[[], Any]) -> Any:
         (device,) = like.devices()
         with jax.default_device(device):
-            # committed: what is computed from an array that is not, goes to the first device
+            # committed to its device: results of uncommitted arrays go to the first device
             return jax.block_until_ready(jax.device_put(make(), device))
 
     return ArrayLibrary(
@@ -307,7 +307,7 @@ def _contiguous(x: Any, library: Any) -> Any:
 
 
 def _other() -> ArrayLibrary:
-    """Any other library: memory of the CUDA runtime, and masks on the host, as its kernels are not known."""
+    """Any other library: memory of the CUDA runtime, and masks on the host, as its functions are not known."""
 
     def upload(like: Any, x: np.ndarray) -> CudaArray:
         return _upload(x, getattr(like, "_device", 0))

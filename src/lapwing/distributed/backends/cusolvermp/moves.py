@@ -66,7 +66,7 @@ def opened(a: Any) -> Iterator[Session]:
 
 
 def gather(a: ShardedMatrix, root: int | None) -> Any:
-    """All of it on one GPU, or with None on all of them, as an array of the same library. The arguments are checked."""
+    """The whole matrix on one GPU, or with None on all GPUs, as an array of the same library. The arguments are checked."""
     whole = None
     for rank in range(a.ranks.size) if root is None else (root,):
         part = redistribute(a, on_one(a.shape, rank, a.ranks.size))

@@ -13,7 +13,7 @@ from ...ranks.protocol import Communicator, agree, attempt
 
 
 def load(library: str) -> ctypes.CDLL:
-    """Open one of NVIDIA's libraries for all later ones: they find each other by name."""
+    """Open one of NVIDIA's libraries so that later ones, which search by name, find it."""
     return libraries.load(library, operation="distributed", shared=True)
 
 
@@ -35,7 +35,7 @@ class Runtime:
     def _check(self, status: int, what: str) -> None:
         if status:
             text = self._library.cudaGetErrorString(status)
-            self._library.cudaGetLastError()  # clears it: the next call would report it again
+            self._library.cudaGetLastError()  # clears the error, or the next call would report it again
             raise RuntimeError(f"distributed: {what}: {text.decode() if text else status}")
 
     def set_device(self, device: int) -> None:
@@ -54,7 +54,7 @@ class Runtime:
         return number.value
 
     def open_peers(self, devices: set[int]) -> None:
-        """Let each of these devices read the memory of the others, where the hardware can. Changes the current device."""
+        """Let each of these devices read the memory of the others, if the hardware can. Changes the current device."""
         for device in devices:
             for other in devices - {device}:
                 possible = c_int()
@@ -167,7 +167,7 @@ def nccl() -> Nccl:
 
 
 class NcclComm:
-    """A communicator of the engine alone: calls on the framework's own could come in another order."""
+    """A communicator for the engine alone, as calls on the framework's own could come in another order."""
 
     def __init__(self, handle: int, rank: int, size: int) -> None:
         self.handle, self.rank, self.size = handle, rank, size
@@ -215,7 +215,7 @@ def open_nccl(comm: Communicator, device: int) -> NcclComm:
     try:
         agree(comm, "distributed", {}, error=attempt(lambda: library.check(status))[1])
     except BaseException:
-        if handle.value:  # other ranks have none, so closing, which is collective, is not possible
+        if handle.value:  # aborted, as closing is collective and other ranks have none
             library.library.ncclCommAbort(handle)
         raise
     return NcclComm(handle.value or 0, comm.rank, comm.size)

@@ -1,8 +1,8 @@
 """The polar decomposition of a square matrix by Newton's iteration, from LU factorisations and solves alone.
 
 X <- (g X + X^-H / g) / 2 converges to the unitary factor of a nonsingular matrix: 6 to 10 steps of 8/3 n^3 flops each, with g
-from the Frobenius norms of both (Higham). The library's own routine came with version 0.9; this one works with all versions,
-and uses only routines that were tried on a GPU.
+from the Frobenius norms of both (Higham). The library has its own routine only since version 0.9; this one works with all
+versions, and uses only routines that were tested on a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SUM = {"float32": "Sgeam", "float64": "Dgeam", "complex64": "Cgeam", "complex12
 def polar(
     session: Session, a: Operand, *, left: bool = False, to: tuple[Layout, Layout] | None = None
 ) -> tuple[Operand, Operand]:
-    """U and P of A = U P, or of A = P U where ``left``; for square matrices.
+    """U and P of A = U P, or with ``left`` of A = P U; for square matrices.
 
     Raises
     ------

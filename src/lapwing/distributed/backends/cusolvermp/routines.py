@@ -5,7 +5,7 @@ copy, compares the statuses of all ranks, and moves the results into the layout 
 device, as the library's own do.
 
 Blocks are row-major or column-major (:class:`Operand`); the library takes column-major blocks and lower triangles only. The
-upper triangle of A is the lower one of its transpose, which is the conjugate of A, so the same memory is read as it is.
+upper triangle of A is the lower one of its transpose, which is the conjugate of A, so the same memory serves.
 
 This code was run on several ranks with a stand-in for the libraries, and on one H200 with one rank.
 """
@@ -38,7 +38,7 @@ def eigh(
 ) -> tuple[np.ndarray, Operand | None]:
     """Eigenvalues, the same on all ranks, and vectors in the layout ``to`` (by default that of ``a``); ``part``: first, count.
 
-    All of them are computed: the library has no routine for a part of the spectrum.
+    All eigenvalues are computed, as the library has no routine for a part of the spectrum.
     """
     n = a.layout.shape[0]
     first, count = part or (0, n)
@@ -145,7 +145,7 @@ def _values(session: Session, operation: str, layout: Layout, pointer: int, coun
 
 
 def agree_finite(session: Session, operation: str, sample: np.ndarray) -> None:
-    """All ranks raise for NaN on the diagonal of one, before an iteration that some versions would not end."""
+    """Raise on all ranks if one of them has NaN on the diagonal: in some versions the iteration would never end."""
     if any(session.allgather(bool(not np.isfinite(sample).all()), operation)):
         session.done()
         raise ConvergenceError(operation, nonfinite=True)

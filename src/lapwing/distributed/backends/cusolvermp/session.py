@@ -61,13 +61,13 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Free what the libraries hold, the last first. Collective; a second call does nothing.
+        """Free everything that the libraries hold, the last first. Collective; a second call does nothing.
 
-        After a missing rank nothing is freed: the libraries would wait for it. The end of the process frees all.
+        If a rank is missing nothing is freed, as the libraries would wait for it; the end of the process frees everything.
         """
         if self._unusable:
             return
-        with suppress(RuntimeError), on_device(self.device):  # a device that has failed cannot be waited for
+        with suppress(RuntimeError), on_device(self.device):  # waiting for a device that has failed raises
             self._close()
 
     def _close(self) -> None:
@@ -92,7 +92,7 @@ class Session:
         self.stream = 0
 
     def _abort(self) -> None:
-        """After a missing rank: end the messages to and from it, which would wait without end."""
+        """End the messages to and from a missing rank, which would wait forever."""
         self._unusable = "a rank was missing in an earlier call"
         for _, comm, _ in self._grids.values():
             if comm is not None:
@@ -102,7 +102,7 @@ class Session:
     # ---- for the exchange ----
 
     def buffers(self, *counts: int) -> tuple[int, ...]:
-        """Pointers of buffers to send and to receive. They grow, and live until the call ends."""
+        """Pointers of the buffers for sending and receiving. They grow, and live until the call ends."""
         for i, count in enumerate(counts):
             if count > self._buffers[i][1]:
                 self.runtime.wait(self.stream)  # a message of the last exchange may still use it
@@ -125,7 +125,7 @@ class Session:
     # ---- blocks ----
 
     def together(self, work: Callable[[], T]) -> T:
-        """Work that each rank does alone. Where it fails on one rank, all raise, and none waits in the next exchange."""
+        """Work that each rank does alone. If it fails on one rank, all raise, so that none waits in the next exchange."""
         if self._unusable:  # the same on all ranks
             raise RuntimeError(
                 f"distributed: this communicator cannot be used any more: {self._unusable}\nhint: create it again"
@@ -192,7 +192,7 @@ class Session:
     # ---- the library ----
 
     def tiles(self, shape: tuple[int, int], operation: str, tile: int | None = None) -> Layout:
-        """The layout of a matrix in tiles, on a grid whose rows and columns all own some."""
+        """The layout of a matrix in tiles, on a grid in which every row and column owns some."""
         grid = best_grid(self.size, *shape)
         tile = tile or tile_for(shape, grid, operation, "cusolvermp")
         if -(-shape[0] // tile) < grid[0] or -(-shape[1] // tile) < grid[1]:
@@ -245,22 +245,22 @@ class Session:
         routine, query = self.library.routine(name)
         grid = self.grid(layout)
         flat: list[Any] = []
-        held: list[int] = []
+        descriptors: list[int] = []
         work: list[Any] = []  # on the device, on the host, the status
         sizes = c_size_t(), c_size_t()
 
         def prepare() -> None:
-            asked: list[Any] = []
+            queried: list[Any] = []
             for i, argument in enumerate(arguments if grid is not None else ()):
                 if isinstance(argument, Block):
-                    held.append(self._descriptor(grid, argument))
-                    argument = (argument.pointer, 1, 1, held[-1])
+                    descriptors.append(self._descriptor(grid, argument))
+                    argument = (argument.pointer, 1, 1, descriptors[-1])
                 else:
                     argument = (argument,)
                 flat.extend(argument)
-                asked += () if i in skip else argument
+                queried += () if i in skip else argument
             if grid is not None:
-                status = query(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
+                status = query(self._handle, *queried, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
                 check(status, f"{name}, workspace")
                 self.workspace = sizes[0].value, sizes[1].value
                 # not cleared, as it may be as large as the matrix
@@ -287,7 +287,7 @@ class Session:
             status, error = attempt(run)
             statuses = self._agreed(name.lower(), error, status)
         finally:
-            for descriptor in held:
+            for descriptor in descriptors:
                 self.library.mp.cusolverMpDestroyMatrixDesc(descriptor)
         # the ranks may report different statuses: the smallest failing pivot, else only that it failed
         return int(min((info for info in statuses if info > 0), default=min(statuses)))
@@ -319,7 +319,7 @@ class Session:
 def open_session(comm: Communicator, device: int, allocate: Allocator | None = None) -> Session:
     """The session of a communicator on a device, created at its first use (collective).
 
-    It is stored in ``kept`` of the communicator, and closed with it. The session of a process alone is closed when the process
+    It is stored in ``kept`` of the communicator, and closed with it. The session of a single process is closed when the process
     ends. Call :meth:`Session.release` after the work.
     """
     kept: dict[Any, Any] = comm.__dict__.setdefault("kept", {}) if comm.size > 1 else _ALONE
@@ -340,7 +340,7 @@ _ALONE: dict[Any, Session] = {}
 
 
 def _close_alone() -> None:
-    """At the end of the process; not after an error, when the device may not answer any more."""
+    """Runs at the end of the process, but not after an error: the device may no longer answer."""
     if getattr(sys, "last_value", None) is None:
         for session in reversed(_ALONE.values()):
             session.close()

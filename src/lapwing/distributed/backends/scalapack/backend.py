@@ -71,7 +71,7 @@ class Scalapack(Backend):
         return on_tiles(request, array, tiles.grid, CPU_CLUSTER, tiles.rows.tile or None)
 
     def prepare(self, request: Request, a: Part) -> tuple[bool, bool]:
-        # on all ranks or on none: a library that only some of them find would leave the others waiting
+        # raises here if this rank finds no library, so that the others do not wait for it
         library.library(getattr(a.ranks, "MPI", None))
         flags = a.local.flags
         return flags.c_contiguous, flags.f_contiguous
@@ -89,7 +89,7 @@ def call_of(request: Request, a: Part, orders: list[tuple[bool, bool]]) -> Call:
 
 
 def supported(request: Request) -> Support:
-    """What no routine of the library does."""
+    """Whether the library has a routine for the call."""
     if request.b:
         hint = "with L = lapwing.factor(b).l, call eigh of L^-1 A L^-H (two triangular solves)"
         return Support(False, f"b= is not supported for sharded matrices\nhint: {hint}")
@@ -102,7 +102,7 @@ def supported(request: Request) -> Support:
 
 
 def inside_xla(request: Request, array: Array) -> bool:
-    """Whether XLA does this call as well, and with derivatives; its LU is slower than a library's."""
+    """Whether XLA is as good for this call, and has derivatives; its LU is slower than a library's."""
     from ..xla.backend import is_tall
 
     systems = request.operation in ("cholesky", "inv", "factor", *DETERMINANTS) or (

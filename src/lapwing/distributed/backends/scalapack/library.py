@@ -136,7 +136,7 @@ def missing() -> str:
 def _open(MPI: Any) -> Library:
     vendor = MPI.get_vendor()[0]
     family = "openmpi" if vendor == "Open MPI" else "mpich"  # MPICH, Intel MPI, MVAPICH and Cray share an interface
-    # mpi4py opens its MPI library for itself alone, and ScaLAPACK must use the same one
+    # mpi4py hides the symbols of its MPI library, and ScaLAPACK must use the same library
     for path in (*libraries.loaded("libmpi.so*"), *libraries.loaded("libmpich*")):
         libraries.open_lazily(path)
     problems = []
@@ -155,7 +155,7 @@ def _open(MPI: Any) -> Library:
 
 
 def _open_mkl(family: str) -> Library:
-    """64-bit integers: no size wraps around. With Open MPI its BLACS cannot take a communicator (seen with Open MPI 5)."""
+    """Intel's, with 64-bit integers, which no size overflows. With Open MPI its BLACS takes no communicator (seen with 5.0)."""
     threads = os.environ.get("MKL_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
     layer = ("mkl_sequential",) if threads == "1" else ("iomp5", "mkl_intel_thread")
     blacs = "mkl_blacs_openmpi_ilp64" if family == "openmpi" else "mkl_blacs_intelmpi_ilp64"

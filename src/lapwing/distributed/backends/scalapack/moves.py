@@ -1,4 +1,4 @@
-"""How matrices enter ScaLAPACK's tiles and leave them, and what all ranks know of a call."""
+"""How matrices enter ScaLAPACK's tiles and leave them, and the record of a call."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Call:
         return self.dtype.kind == "c"
 
     def error(self, kind: Any, finite: bool, **fields: Any) -> Exception:
-        """The same error on all ranks; ``finite``: what this rank read holds no NaN and no Inf."""
+        """The same error on all ranks; ``finite``: the part that this rank read holds no NaN and no Inf."""
         nonfinite = self.ranks.status(0 if finite else 1) != 0
         return kind(self.request.name, nonfinite=nonfinite, **fields)  # type: ignore[no-any-return]
 
     def without_data(self) -> Call:
-        """For a factor: the user's matrix need not live as long."""
+        """For a factor, which must not keep the user's matrix alive."""
         return replace(self, a=replace(self.a, local=None))
 
 
@@ -54,10 +54,10 @@ def enter(
     overwrite: bool = False,
     turned: bool = True,
 ) -> Blocks:
-    """The matrix, or with ``turned`` where ``call.turned`` says so its transpose, in blocks that the library may destroy.
+    """The matrix in blocks that the library may destroy; its transpose if both ``turned`` and ``call.turned`` are true.
 
-    ``upper``: which triangle is read, None for both; the rest of new blocks is zero. ``permute``: P A P^T serves as well,
-    which moves less on a square grid.
+    ``upper``: which triangle is read, None for both; the other triangle of new blocks is zero. ``permute``: P A P^T will do,
+    for which less data moves on a square grid.
     """
     a, ranks = call.a, call.ranks
     flip = call.turned and turned
@@ -81,19 +81,19 @@ def enter(
         x = Blocks.empty(target, call.dtype, ranks)
         exchange(ranks, source, layout, x.local, target, column_major=True)
         return x
-    # memory of zeros that is never written to takes no room: half of it
+    # memory of zeros takes up no space until it is written, which happens to half of it
     x = Blocks(np.zeros(target.local_shape(ranks.rank), call.dtype, order="F"), target, target, ranks)
     written = exchange(ranks, source, layout, x.local, target, column_major=True, upper=triangle)
-    keep_triangle(x.local, target, ranks.rank, upper=triangle, beside=written)
+    keep_triangle(x.local, target, ranks.rank, upper=triangle, within=written)
     return x
 
 
 def on_lower(call: Call, operation: str, upper: bool, permute: bool) -> Call:
-    """The call for a Cholesky factorisation: where blocks move, they are turned on the way, so that the lower triangle of A or
+    """The call for a Cholesky factorisation: blocks that move anyway are also transposed, so that the lower triangle of A or
     A^T is read.
 
-    Turning costs next to nothing then. The upper triangle took up to 1.8 times as long on the same grid, and up to 1.3 times
-    on the transposed one (n = 4000 on 2 ranks, MKL 2026.2, 2026-11-15).
+    The transpose then costs next to nothing. The upper triangle took up to 1.8 times as long on the same grid, and up to 1.3
+    times on the transposed one (n = 4000 on 2 ranks, MKL 2026.2, 2026-11-15).
     """
     layout = call.a.layout
     if scalapack.usable_layout(layout):
@@ -104,7 +104,7 @@ def on_lower(call: Call, operation: str, upper: bool, permute: bool) -> Call:
 
 
 def _permuted_tile(layout: Layout, target: Layout, ranks: Any) -> int | None:
-    """The tile with which blocks that stay where they are serve as those of P A P^T; None where that does not pay."""
+    """The tile for which the blocks, unmoved, are those of P A P^T; None if that does not pay."""
     tile = layout.permuted_tile(target.rows.tile) if layout.size == ranks.size else None
     if tile is None or tile < min(_SMALLEST_PERMUTED, target.rows.tile):
         return None
@@ -123,14 +123,14 @@ def tiles_for(layout: Layout, ranks: Any, operation: str, permute: bool) -> Layo
 def leave(
     call: Call, x: Blocks, layout: Layout | None = None, *, turned: bool = True, into: Any = None, upper: bool | None = None
 ) -> Part:
-    """A result in the layout of the input, or in another; it owns its memory, or has that of ``into``.
+    """A result in the layout of the input, or in another; it has its own memory, or that of ``into``.
 
     ``upper``: the triangle that is not zero, None for both.
     """
     flip = call.turned and turned
     layout = call.a.layout if layout is None else layout
     to = layout.transposed if flip else layout
-    # the same on all ranks: blocks are parts of others, or the user's, on all of them or on none
+    # the answer is the same on all ranks: blocks are views, or the user's own, on all of them or on none
     if x.layout == to and (x.local.base is None or into is not None):
         out = x.local
     else:
@@ -171,7 +171,7 @@ def leave_columns(call: Call, x: Blocks, b: Any) -> Any:
 
 
 def diagonal(x: Blocks) -> tuple[np.ndarray, np.ndarray]:
-    """The places on the diagonal that this rank has, counted from 0, and their values."""
+    """This rank's part of the diagonal: the indices, counted from 0, and the values."""
     if not x.inside:
         return np.arange(0), x.local[:0, 0] if x.local.size else np.empty(0, x.local.dtype)
     places, i, j = diagonal_places(x.cyclic, x.comm.rank)

@@ -26,7 +26,7 @@ def eigh(call: Call, b: None, solver: Callable[..., Any] = scalapack.eigh) -> tu
 
     if n == 0:
         return results(np.empty(0, real), lambda: _filled(call, (0, 0), 0))
-    # the routines may not come back from NaN
+    # with NaN the routines might never end
     finite = finite_triangle(a.local, a.layout, call.ranks.rank, upper=request.upper)
     bad = call.ranks.status(0 if finite else 1)
     part = request.part
@@ -93,8 +93,8 @@ def qr(call: Call, b: None) -> tuple[Part, Part]:
         return unit, empty
     leading = a.layout.indices(call.ranks.rank)[1] < min(m, n)
     if call.ranks.status(0 if np.isfinite(a.local[:, leading]).all() else 1):
-        lost = [_filled(call, shape, nan_of(call.dtype)) for shape in shapes]
-        return lost[0], lost[1]
+        nans = [_filled(call, shape, nan_of(call.dtype)) for shape in shapes]
+        return nans[0], nans[1]
     q, r = scalapack.qr(enter(call, "qr", turned=False), complete)
     keep_triangle(r.local, r.layout, call.ranks.rank, upper=True)
     factors = [leave(call, x, a.of_shape(shape), turned=False) for x, shape in zip((q, r), shapes, strict=True)]

@@ -29,7 +29,7 @@ def cholesky(call: Call, b: None) -> tuple[Part]:
     info = _factor_in_place(call, x, upper)
     if info:
         if request.on_fail == "raise":
-            # the matrix may have been overwritten: NaN and Inf stay what they are
+            # the matrix may have been overwritten, but NaN and Inf remain
             raise call.error(NotPositiveDefiniteError, _finite(a, "pos", upper), minor=info)
         x.local[...] = nan_of(call.dtype)
         return (leave(call, x, into=into),)
@@ -54,7 +54,7 @@ def det(call: Call, b: None) -> tuple[Any]:
 
 
 def slogdet(call: Call, b: None) -> tuple[Any, ...]:
-    if call.request.assume != "pos":  # a singular matrix has a determinant; one that is not positive definite is a mistake
+    if call.request.assume != "pos":  # a singular matrix has a determinant; one that is not positive definite is an error
         call = replace(call, request=replace(call.request, on_fail="nan"))
     return tuple(_factored(call).slogdet())
 
@@ -69,7 +69,7 @@ def factor(call: Call, b: None) -> tuple[Factored]:
 
 
 def _factored(call: Call, *, permute: bool = True, overwrite: bool | None = None) -> Factored:
-    """Factor, and raise where that is wanted."""
+    """Factor, and raise on failure if the call asks for that."""
     a, request = call.a, call.request
     assume, upper, on_fail = request.assume, request.upper, request.on_fail
     overwrite = request.overwrite if overwrite is None else overwrite
@@ -96,7 +96,7 @@ def _factored(call: Call, *, permute: bool = True, overwrite: bool | None = None
         if info and call.turned and not overwrite:
             # pivots of A^T are not those of A
             return _factored(replace(call, turned=False), overwrite=False)
-    finite = not info or _finite(a, assume, upper)  # also of an overwritten matrix: NaN and Inf stay what they are
+    finite = not info or _finite(a, assume, upper)  # right for an overwritten matrix too: NaN and Inf remain
     if info and on_fail == "raise":
         if assume == "pos":
             raise call.error(NotPositiveDefiniteError, finite, minor=info)
@@ -111,15 +111,15 @@ def _factor_in_place(call: Call, x: Blocks, upper: bool) -> int:
 
 
 def _first_bad(x: Blocks, bad: Any) -> int:
-    """The first place on the diagonal, counted from 1, that is bad; 0 for none. The same on all ranks."""
-    places, pivots = diagonal(x)
-    wrong = places[bad(pivots)]
-    first: int = x.comm.status(int(wrong.min()) + 1 if len(wrong) else 0)
+    """The first bad pivot on the diagonal, counted from 1; 0 for none. The same on all ranks."""
+    indices, pivots = diagonal(x)
+    failed = indices[bad(pivots)]
+    first: int = x.comm.status(int(failed.min()) + 1 if len(failed) else 0)
     return first
 
 
 def _finite(a: Part, assume: str, upper: bool) -> bool:
-    """No NaN and no Inf in what is read of this rank's block."""
+    """No NaN and no Inf in the part of this rank's block that is read."""
     if assume in ONE_TRIANGLE or assume in ("lower", "upper"):
         return finite_triangle(a.local, a.layout, a.ranks.rank, upper=upper or assume == "upper")
     return bool(np.isfinite(a.local).all())
@@ -133,7 +133,7 @@ class Factored:
         self.assume, self.upper, self.info = request.assume, request.upper, info
         self.layout, self.ranks = call.a.layout, call.ranks
         self._call, self._x, self._pivots, self._finite = call.without_data(), x, pivots, finite
-        self.norm = np.nan  # max_j sum_i |a_ij|, where it was asked for
+        self.norm = np.nan  # max_j sum_i |a_ij|, if it is needed
         kind = "cholesky" if self.assume == "pos" else "triangular" if self.assume in ("lower", "upper") else "lu"
         self.report = {"engine": "scalapack", "kind": kind, "grid": x.cyclic.grid, "tile": x.cyclic.rows.tile}
 
@@ -178,7 +178,7 @@ class Factored:
         logabs = ranks.sum(np.log(size).sum(dtype=float, keepdims=True))[0]
         if self.assume == "pos":
             return scalar(1), real(2 * logabs)
-        # the phases multiply; a row was exchanged where the pivot row is another one, which the first column of the grid knows
+        # the product of the phases; a pivot row other than its own was an exchange; the first column of the grid has them
         angle = np.angle(pivots).sum(dtype=float) if self._call.complex else np.pi * np.count_nonzero(pivots < 0)
         if self._pivots is not None and x.inside and x.cyclic.place(ranks.rank)[1] == 0:  # type: ignore[index]
             rows = x.cyclic.rows.indices(x.cyclic.place(ranks.rank)[0])  # type: ignore[index]
@@ -196,7 +196,7 @@ class Factored:
             return real(0)
         scale = real(self.norm)
 
-        # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
+        # ||A|| A^-1 is in range if the answer is; A^-1 may not be
         def times(x: np.ndarray, adjoint: bool) -> np.ndarray:
             if not adjoint or self.assume in ("pos", "hermitian"):
                 return np.asarray(self.solve(x * scale))
@@ -207,7 +207,7 @@ class Factored:
             return real(1 / one_norm(frameworks.of(like, "rcond").Namespace, like, times))
 
     def _apply(self, b: Blocks, transposed: bool) -> None:
-        """B <- A^-1 B, or A^-T B of a matrix that is not its own adjoint."""
+        """B <- A^-1 B, or A^-T B if A is not its own adjoint."""
         turned = self._call.turned
         if self.assume == "pos":
             # turned, the factor is that of A^T, which is the conjugate of A
@@ -220,7 +220,7 @@ class Factored:
             scalapack.getrs(self._x, self._pivots, b, turned != transposed)
 
     def inverse(self, destroy: bool = False) -> Part:
-        """A^-1, exactly Hermitian or symmetric where A is; ``destroy``: the factor is not used again."""
+        """A^-1, exactly Hermitian or symmetric if A is; ``destroy``: the factor is not used again."""
         call = self._call
         x = self._x if destroy else self._copy()
         if 0 in self.shape:

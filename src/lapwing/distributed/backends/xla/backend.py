@@ -1,4 +1,4 @@
-"""Blocked algorithms inside XLA as a backend, and one device that works alone where XLA has none."""
+"""Blocked algorithms inside XLA as a backend, and one device that works alone for calls without such an algorithm."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Xla(Backend):
 
 
 class OneDevice(Backend):
-    """The whole matrix on one device, where it fits; in traced code on every device."""
+    """The whole matrix on one device, if it fits; in traced code on every device."""
 
     name, what, takes = "gathered", "the ordinary engines on one device", "JAX arrays with a NamedSharding"
     devices, engines = ("cpu", "cuda"), ("xla", "sharded")
@@ -127,16 +127,16 @@ class OneDevice(Backend):
 
 
 def is_tall(where: Placement, shape: tuple[int, ...]) -> bool:
-    """Each device has at least as many rows (columns) as there are columns (rows), once the longer side is split alone."""
+    """Whether each device has at least as many rows (columns) as there are columns (rows) if only the longer side is split."""
     m, n = max(shape), min(shape)
     grid = where.grid if shape[0] >= shape[1] else where.grid.turned()
     block = m // grid.p
-    # a block is split over the axes of the columns, the last part may be shorter
+    # a block is split over the axes of the columns; the last part may be shorter
     return bool(block - (grid.q - 1) * -(-block // grid.q) >= n)
 
 
 def _only_whole(request: Request, traced: bool) -> tuple[str, str]:
-    """Why the call needs the whole matrix on one device, and what to do instead; ("", "") if it does not."""
+    """Why the call needs the whole matrix on one device, and a way around it; ("", "") if it does not."""
     if request.b:
         return (
             "b= has no distributed algorithm inside XLA",
@@ -150,7 +150,7 @@ def _only_whole(request: Request, traced: bool) -> tuple[str, str]:
 
 
 def _long(request: Request, array: Array) -> bool:
-    """Whether the matrix is so long and narrow that blocks of rows are factored by themselves."""
+    """Whether the matrix is so long and narrow that each block of rows is factored separately."""
     shape = array.shape
     if request.operation not in cost.TALL or (request.operation in ("lstsq", "qr") and shape[0] < shape[1]):
         return False
@@ -160,7 +160,7 @@ def _long(request: Request, array: Array) -> bool:
 
 
 def _check_long(request: Request, m: int, n: int) -> None:
-    """Refuse results of a split matrix that are as large as its longer side squared."""
+    """Refuse calls whose results have the longer side squared as their size."""
     if request.operation == "qr" and request.mode == "complete" and m != n:
         raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
     if request.operation == "polar" and m != n and (request.side == "left") != (m < n):
@@ -171,7 +171,7 @@ def _check_long(request: Request, m: int, n: int) -> None:
 
 
 def _check_size(request: Request, shape: tuple[int, ...], dtype: str, traced: bool) -> int:
-    """The bytes of a matrix that one device has room for."""
+    """Refuse a matrix that is too large for one device; returns the bytes that fit."""
     name = request.name
     size: int = shape[0] * shape[1] * ITEMSIZE[dtype]
     if size > panels.GATHER_LIMIT:

@@ -1,7 +1,7 @@
-"""Positive definite matrices inside shard_map, and what all kinds of matrices share; factored.py has the calls on whole arrays.
+"""Positive definite matrices inside shard_map, and code for all kinds of matrices; factored.py has the calls on whole arrays.
 
 The modules of the other kinds, lu.py and triangle.py, have the same functions: ``local_factor``, ``apply``, ``inverse_of`` and
-(but for triangles) ``slogdet_of``. ``right`` is the grid of a right-hand side; None: it is whole on every device.
+(except for triangles) ``slogdet_of``. ``right`` is the grid of a right-hand side; None: it is whole on every device.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def compiled(function: Any, placement: Placement, *fixed: Any) -> Any:
 
 
 def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> spd.Factored:
-    """``a``: my block of A. Of the upper triangle the adjoint is the lower one, on the turned grid."""
+    """``a``: my block of A. The adjoint of an upper triangle is a lower one, on the transposed grid."""
     if upper:
         a, grid = adjoint(a), grid.turned()
     return spd.factor(to_panels(a, grid, cut), cut, grid.order)
@@ -70,7 +70,7 @@ def apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels, 
 
 
 def in_slots(b: Any, grid: Grid, right: Grid | None, cut: Panels, work: Any) -> Any:
-    """``work`` on the rows of my panels. B in blocks over other axes than the matrix is gathered: it is the smaller one."""
+    """``work`` on the rows of my panels. A B that is split over other axes than the matrix is gathered, as it is smaller."""
     same = right is not None and set(right.order) == set(grid.order)
     b = b if right is None or same else gathered(b, right)
     x = work(to_slots(b, right if same else None, cut, grid.order))
@@ -81,7 +81,7 @@ def in_slots(b: Any, grid: Grid, right: Grid | None, cut: Panels, work: Any) -> 
 def inverse_of(f: spd.Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
     """A^-1 in blocks, exactly Hermitian."""
     x = spd.solve(f, spd.identity_slots(cut, grid.order, f.panels.dtype), cut, grid.order)
-    # the rows of my panels of X are, turned, the columns of my panels of X^H
+    # the adjoints of the rows of X in my panels are the columns of X^H in my panels
     x = or_nan(adjoint(x.reshape(cut.columns, cut.padded)), f.info)
     one = from_panels(x, grid, cut, cut.n)
     other = adjoint(from_panels(x, grid.turned(), cut, cut.n))

@@ -1,9 +1,9 @@
 """A = L L^H inside shard_map, on column panels that the devices own in turn, and solves and determinants by L.
 
-Left-looking: for each panel every device sums what its own columns take from it, one reduction adds these up, the panel is
-solved by rows on all devices and gathered again; its owner keeps it. Nothing but products: a LAPACK call of each device with
-its own threads was 43 times slower on a CPU. All steps of a window share one loop, so that the time to compile does not grow
-with the number of panels.
+Left-looking: for each panel every device computes what its own columns subtract from it, one reduction adds these up, all
+devices solve for some rows of the panel, and the panel is gathered again; its owner keeps it. There are only products: a LAPACK
+call on each device with its own threads was 43 times slower on a CPU. All steps of a window share one loop, so that the time to
+compile does not grow with the number of panels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOUND = 100.0  # condition number of a diagonal block up to which a product with
 
 
 class Factored(NamedTuple):
-    """A triangular matrix in panels, shape (padded, columns); its diagonal blocks and their inverses on all devices; status."""
+    """A triangular matrix in panels, shape (padded, columns); on all devices its diagonal blocks, inverses and status."""
 
     panels: Any
     diagonal: Any
@@ -32,7 +32,7 @@ class Factored(NamedTuple):
 
 
 def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
-    """``a``: the columns of my panels, shape (n or padded, columns); of them the lower triangle is read."""
+    """``a``: the columns of my panels, shape (n or padded, columns), of which the lower triangle is read."""
     c, first_odd = prepared(a, cut, axes, lower=True)
     b, total = cut.width, cut.padded
     device = place(axes)
@@ -47,7 +47,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
             # A_k - sum_{j < k} L_j L_kj^H, of which each device has its own j
             left = lax.dynamic_slice(c, (k * b, 0), (b, wide))
             panel_of = jnp.arange(wide) // b * cut.devices + device
-            part = _taken(c, jnp.where(panel_of < k, left, 0), top, offset, (slot + 1) * b)
+            part = _subtracted(c, jnp.where(panel_of < k, left, 0), top, offset, (slot + 1) * b)
             mine = lax.dynamic_slice(c, (top, slot * b), (total - top, b))
             part = jnp.where(device == owner, part + mine, part)
             block = lax.psum(lax.dynamic_slice(part, (offset, 0), (b, b)), axes)
@@ -77,7 +77,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
     return Factored(c, diagonal, inverses, minor.astype(jnp.int32))
 
 
-def _taken(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
+def _subtracted(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
     """-C left^H for the rows of C from ``top`` on. The first ``offset`` may stay zero; ``left`` is zero from ``used`` on."""
     rows, (width, wide) = c.shape[0] - top, left.shape
 
@@ -93,7 +93,7 @@ def _taken(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
             def tile(j: Any, total: Any) -> Any:
                 start = jnp.minimum(j * deep, wide - deep)
                 piece = lax.dynamic_slice(left, (0, start), (width, deep))
-                # the last tile may begin earlier than its turn
+                # the last tile may overlap the one before
                 piece = jnp.where(start + jnp.arange(deep) >= j * deep, piece, 0)
                 return total - dot(lax.dynamic_slice(c, (top + at, start), (tall, deep)), adjoint(piece))
 
@@ -102,7 +102,7 @@ def _taken(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
 
         return lax.fori_loop(offset // tall, -(-rows // tall), strip, jnp.zeros((rows, width), c.dtype))
 
-    # a CPU starts a product in no time: tiles leave out what is zero. A GPU wants few large ones.
+    # on a CPU many small products cost little, so tiles skip the zeros; a GPU needs few large products
     if rows * wide <= TILE * TILE:
         return at_once(c, left, offset, used)
     return lax.platform_dependent(c, left, offset, used, cpu=by_tiles, default=at_once)
@@ -120,7 +120,7 @@ def logdet(f: Factored) -> Any:
 
 
 def identity_slots(cut: Panels, axes: tuple[str, ...], dtype: Any, order: Any = None) -> Any:
-    """The rows of my panels of the identity, or of the one with its rows in this order."""
+    """The rows in my panels of the identity, or of the identity with its rows in ``order``."""
     rows = numbers(cut, axes)
     rows = rows if order is None else order[rows]
     return (rows[..., None] == jnp.arange(cut.padded)).astype(dtype)
@@ -141,8 +141,8 @@ def multiply(x: Any, y: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
 def prepared(a: Any, cut: Panels, axes: tuple[str, ...], lower: bool) -> tuple[Any, Any]:
     """My columns, with ones on the diagonal of the padding, and the first column that holds NaN or Inf.
 
-    ``lower``: only the lower triangle, which is one of a Hermitian matrix, and the first row that holds NaN or Inf. Entries
-    that are not finite become zero, so that they cannot reach earlier columns: the first bad minor is still found.
+    ``lower``: only the lower triangle of a Hermitian matrix is used, and the first row with NaN or Inf is returned. Entries
+    that are not finite become zero, so that they do not affect earlier columns, and the first bad minor is still found.
     """
     rows = jnp.arange(cut.padded)[:, None]
     columns = numbers(cut, axes).reshape(1, cut.columns)
@@ -174,7 +174,7 @@ def _by_library(a: Any) -> tuple[Any, Any, Any]:
 
 
 def _eliminated(a: Any) -> tuple[Any, Any, Any]:
-    """L, L^-1 and the first bad pivot (0: none) of a small matrix, blocks of SMALL columns, these one by one."""
+    """L, L^-1 and the first bad pivot (0: none) of a small matrix: SMALL columns at a time, and these one by one."""
     n = a.shape[0]
     # a width that does not divide n: one block
     s = SMALL if n % SMALL == 0 else n
@@ -220,7 +220,7 @@ def _by_substitution(b: Any, l: Any, v: Any) -> Any:
 
 
 def _by_products(b: Any, l: Any, v: Any) -> Any:
-    """One step of refinement, where the block is not well conditioned, makes it as good as substitution."""
+    """With one step of refinement, unless the block is well conditioned, it is as good as substitution."""
     lh, vh = adjoint(l), adjoint(v)
     x = dot(b, vh)
     condition = jnp.max(jnp.sum(jnp.abs(l), 1)) * jnp.max(jnp.sum(jnp.abs(v), 1))

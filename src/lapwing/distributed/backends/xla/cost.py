@@ -1,6 +1,6 @@
 """Cost of the algorithms inside XLA, and of a matrix that is gathered to one device, with the constants of :mod:`scaling`.
 
-Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's own plans. Rates and links
+Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's local plans. Rates and links
 are those of the machine: the time of this engine was not fitted.
 """
 
@@ -31,7 +31,7 @@ class _Count:
     flops: float
     received: float  # numbers
     collectives: float
-    held: float  # numbers
+    stored: float  # numbers
     swept: float = 0.0  # numbers that are read from memory and used once
 
 
@@ -53,25 +53,25 @@ def blocked(
         return _panels(operation, cut, assume, columns, machine.device == "cpu")
 
     cut = cut or panels(n, devices, machine.device)
-    largest = largest_that(lambda n: count(panels(n, devices, machine.device)).held * size <= machine.memory)
+    largest = largest_that(lambda n: count(panels(n, devices, machine.device)).stored * size <= machine.memory)
     return _cost(operation, (n, n), dtype, machine, (1, devices), cut.width, count(cut), largest)
 
 
 def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool) -> _Count:
-    """``tiles``: products leave out what is zero, as on a CPU."""
-    b, p, total, own = cut.width, cut.devices, cut.padded, cut.columns
+    """``tiles``: products skip zeros, as on a CPU."""
+    b, p, total, local = cut.width, cut.devices, cut.padded, cut.columns
     shard = cut.n * cut.n / p
     turns = 2 if p > 1 else 0  # a reduction, or a scatter and a gather, bring each number twice
     share = (p - 1) / p
     # into panels; results that are matrices also out of them
     out = operation in ("cholesky", "inv")
     flops, received, collectives = 0.0, (2 if out else 1) * shard * share, 2.0 if out else 1.0
-    # the input; what is exchanged, where it arrives, and what is worked on or given back
-    held = shard + 3 * total * own
+    # the input, the buffers for sending and receiving, and the working copy or result
+    stored = shard + 3 * total * local
     pos = operation == "cholesky" or assume == "pos"
     triangular = assume in ("lower", "upper") and operation != "cholesky"
     if triangular:
-        held += 2 * total * b  # diagonal blocks and their inverses
+        stored += 2 * total * b  # diagonal blocks and their inverses
     else:
         for first, last in cut.windows(WINDOWS):
             steps, rows = (last - first) * p, total - first * p * b
@@ -83,22 +83,22 @@ def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool)
             flops += total**3 / (3 * p) if tiles else 0.0
             flops += cut.count * b**3  # the diagonal blocks and their inverses, on every device
             received += turns * share * total * b
-            held += 2 * total * b
+            stored += 2 * total * b
         else:
             flops += total * total * b / 2  # the panels, while the others wait
-            held += 6 * total * b
+            stored += 6 * total * b
     if operation in ("inv", "solve"):
         sides = total if operation == "inv" else columns
         sweeps = 1 if triangular else 2
         flops += sweeps * 1.5 * total * total * sides / p  # each sweep in halves
         received += sweeps * turns * share * total * sides
         collectives += sweeps * cut.count
-        held += 2 * own * sides + (sides * cut.n if operation == "solve" else 0)
-    return _Count(flops, received if p > 1 else 0.0, collectives if p > 1 else 0.0, held)
+        stored += 2 * local * sides + (sides * cut.n if operation == "solve" else 0)
+    return _Count(flops, received if p > 1 else 0.0, collectives if p > 1 else 0.0, stored)
 
 
 def tall(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, machine: Machine, columns: int = 1) -> Cost:
-    """Cost for a long and narrow matrix, or a wide one turned: a QR of each block of rows, and one of all the small factors."""
+    """Cost for a long and narrow matrix, or its transpose: a QR of each block of rows, and one of all the small factors."""
     size, (m, n) = ITEMSIZE[dtype], (max(shape), min(shape))
 
     def count(m: int) -> _Count:
@@ -106,19 +106,19 @@ def tall(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, ma
         stacked = devices * n
         # Q and R of my rows, of the small factors on every device, and Q <- Q_i Q'
         flops = 4.0 * rows * n * n + 4.0 * stacked * n * n + 2.0 * rows * n * n
-        held = _HELD[operation] * rows * n + stacked * n + 2.0 * n * n
+        stored = _HELD[operation] * rows * n + stacked * n + 2.0 * n * n
         if operation != "qr":
             flops += 22.0 * n**3  # the svd of R, on every device
         if operation in ("svd", "polar"):
             flops += 2.0 * rows * n * n
         if operation == "lstsq":
             flops += 4.0 * rows * n * columns
-            held += (m + rows) * columns
+            stored += (m + rows) * columns
         # rows may have to become whole first
         received = (devices - 1.0) * n * n
-        return _Count(flops, received, 1.0 if devices > 1 else 0.0, held)
+        return _Count(flops, received, 1.0 if devices > 1 else 0.0, stored)
 
-    largest = largest_that(lambda m: count(m).held * size <= machine.memory)
+    largest = largest_that(lambda m: count(m).stored * size <= machine.memory)
     grid, letter = ((devices, 1), "rows") if shape[0] >= shape[1] else ((1, devices), "columns")
     estimate = _cost(operation, shape, dtype, machine, grid, -(-m // devices), count(m), largest)
     return replace(estimate, largest_of=letter)
@@ -140,7 +140,7 @@ def dense(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, m
         )  # fmt: skip
 
     m, n = max(shape), min(shape)
-    largest = largest_that(lambda k: count(k * m // n, k).held * size <= machine.memory)
+    largest = largest_that(lambda k: count(k * m // n, k).stored * size <= machine.memory)
     return _cost(operation, shape, dtype, machine, (1, devices), panels(n, devices, machine.device).width, count(m, n), largest)
 
 
@@ -156,7 +156,7 @@ def gathered(
     columns: int = 1,
     assume: str = "pos",
 ) -> Cost:
-    """One device gets all of the matrix and does the work; ``limit``: the bytes of a matrix up to which it is gathered."""
+    """One device gets the whole matrix and does the work; ``limit``: the largest bytes of a matrix that is gathered."""
     one = replace(machine, engine="gathered")
     tile = max(min(shape), 1)
     estimate = predict(operation, shape[1], 1, dtype, machine=one, tile=tile, columns=columns, assume=assume, rows=shape[0])
@@ -207,7 +207,7 @@ def _cost(
         flops=flops * devices,
         messages=count.collectives,
         bytes_received=count.received * size,
-        memory=count.held * size,
+        memory=count.stored * size,
         shard=shape[0] * shape[1] * size / devices,
         compute_seconds=flops / rate + count.swept * size / machine.memory_bandwidth,
         message_seconds=waited,

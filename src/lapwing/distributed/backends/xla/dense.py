@@ -1,6 +1,6 @@
 """Spectra, QR and least squares of sharded matrices of any shape, on whole arrays, and their derivatives.
 
-A result whose shape the axes of the matrix do not divide is split along other axes of the mesh, or is whole on every device.
+A result whose shape the axes of the matrix do not divide is split along other axes of the mesh, or whole on every device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHOLE = PartitionSpec()
 
 
 def eigh(placement: Placement, upper: bool, part: tuple[int, int], vectors: bool, a: Any) -> tuple[Any, ...]:
-    """The eigenvalues ``part`` on every device, their eigenvectors as A is split (or None), and the status."""
+    """The eigenvalues ``part`` on every device, their eigenvectors split like A (or None), and the status."""
     n = a.shape[0]
     cut = cut_for(n, placement.grid)
     return _hermitian(placement, part, vectors, factored.mirrored(placement, cut, upper, True, a))  # type: ignore[no-any-return]
@@ -57,7 +57,7 @@ def _hermitian(placement: Placement, part: tuple[int, int], vectors: bool, a: An
 
 
 def svd(placement: Placement, vectors: bool, a: Any, full: bool = False) -> tuple[Any, ...]:
-    """U as A is split, S on every device, V^H, and the status; (None, S, None, status) without vectors.
+    """U split like A, S on every device, V^H, and the status; (None, S, None, status) without vectors.
 
     ``full``: U and V are square.
     """
@@ -98,7 +98,7 @@ def svd(placement: Placement, vectors: bool, a: Any, full: bool = False) -> tupl
 
 
 def complete(placement: Placement, u: Any) -> Any:
-    """A square matrix with orthonormal columns, of which the first are those of U."""
+    """A square matrix with orthonormal columns that begins with those of U."""
     (m, n), grid = u.shape, placement.grid
     local = partial(spectra.local_complete, grid=grid, cut=cut_for(n, grid))
     function = jax.custom_jvp(shard_map(local, placement.mesh, (spec_of(grid),), _spec((m, m), grid)))
@@ -118,17 +118,17 @@ def polar(placement: Placement, a: Any) -> tuple[Any, Any, Any]:
     unitary = product(placement, u, vh)
     p = product(placement, scaled, vh)
     if isinstance(a, jax.core.Tracer):
-        # P = U^H A has the same value, and a derivative where singular values are equal
+        # P = U^H A has the same value, and a derivative even if singular values are equal
         same = product(placement, adjoint(unitary), a)
         p = jax.lax.stop_gradient(p) + (same - jax.lax.stop_gradient(same))
     # the mean with its adjoint is Hermitian to the last bit
-    if _lying(placement, p.shape) is None:  # whole on every device
+    if _grid_of(placement, p.shape) is None:  # whole on every device
         return unitary, (p + adjoint(p)) / 2, info
     return unitary, factored.mean(placement_of(placement, p.shape), cut_for(a.shape[1], placement.grid), True, p), info
 
 
 def qr(placement: Placement, a: Any) -> tuple[Any, Any]:
-    """Q and R, split as A is where their shapes allow it."""
+    """Q and R, split like A if their shapes allow it."""
     (m, n), grid = a.shape, placement.grid
     k = min(m, n)
     local = partial(spectra.local_qr, grid=grid, cut=cut_for(n, grid))
@@ -171,7 +171,7 @@ def cholesky_tangent(placement: Placement, factor: Any, upper: bool, da: Any) ->
 
 
 def _inverse_of_triangle(placement: Placement, t: Any, upper: bool) -> Any:
-    if _lying(placement, t.shape) is None:  # whole on every device
+    if _grid_of(placement, t.shape) is None:  # whole on every device
         return jax.lax.linalg.triangular_solve(t, jnp.eye(len(t), dtype=t.dtype), left_side=True, lower=not upper)
     where, cut = placement_of(placement, t.shape), cut_for(len(t), placement.grid)
     return factored.inverse(where, cut, "triangle", upper, t, factored.factor(where, cut, "triangle", upper, t))
@@ -214,7 +214,7 @@ def lstsq(placement: Placement, right: Grid | None, a: Any, b: Any, rcond: Any) 
 
 
 def product(placement: Placement, x: Any, y: Any) -> Any:
-    """X Y; every array lies as a result of its shape does (:func:`result_grid`)."""
+    """X Y; each array is split like a result of its shape (:func:`result_grid`)."""
     run = partial(_product, placement)
     x, y = (_as_result(placement, each) for each in (x, y))
     function = jax.custom_jvp(run)
@@ -237,69 +237,69 @@ def _product(placement: Placement, x: Any, y: Any) -> Any:
     grid = placement.grid
     (m, k), n = x.shape, y.shape[1]
     inner, outer = cut_for(k, grid), cut_for(n, grid)
-    own = [_lying(placement, each.shape) for each in (x, y)]
+    grids = [_grid_of(placement, each.shape) for each in (x, y)]
     x, y = (_as_result(placement, each) for each in (x, y))
     result = result_grid((m, n), grid)
 
     def local(x: Any, y: Any) -> Any:
-        left, right = _in_panels(x, own[0], inner, grid), _in_panels(y, own[1], outer, grid)
+        left, right = _in_panels(x, grids[0], inner, grid), _in_panels(y, grids[1], outer, grid)
         return left_as(multiply(left, padded(right, inner), inner, grid.order), outer, m, result, grid.order)
 
-    return shard_map(local, placement.mesh, tuple(map(spec_of, own)), spec_of(result))(x, y)
+    return shard_map(local, placement.mesh, tuple(map(spec_of, grids)), spec_of(result))(x, y)
 
 
-def _in_panels(x: Any, own: Grid | None, cut: Any, grid: Grid) -> Any:
-    if own is not None:
-        return to_panels(x, own, cut)
+def _in_panels(x: Any, split: Grid | None, cut: Any, grid: Grid) -> Any:
+    if split is not None:
+        return to_panels(x, split, cut)
     return jnp.pad(x, ((0, 0), (0, cut.padded - cut.n)))[:, numbers(cut, grid.order).reshape(-1)]
 
 
 def _as_result(placement: Placement, x: Any) -> Any:
-    """An adjoint has the axes of its matrix turned; with Explicit axes that is part of its type."""
-    return sharding.resharded(x, placement.mesh, spec_of(_lying(placement, x.shape))) if isinstance(x, jax.core.Tracer) else x
+    """Split x like a result of its shape: an adjoint has the axes of its matrix exchanged, in its type if they are Explicit."""
+    return sharding.resharded(x, placement.mesh, spec_of(_grid_of(placement, x.shape))) if isinstance(x, jax.core.Tracer) else x
 
 
-def _lying(placement: Placement, shape: tuple[int, ...]) -> Grid | None:
+def _grid_of(placement: Placement, shape: tuple[int, ...]) -> Grid | None:
     return result_grid((shape[0], shape[1]), placement.grid)
 
 
 def placement_of(placement: Placement, shape: tuple[int, ...]) -> Placement:
     """The placement of a result of this shape."""
-    return Placement(placement.mesh, _lying(placement, shape) or placement.grid, placement.certain)
+    return Placement(placement.mesh, _grid_of(placement, shape) or placement.grid, placement.certain)
 
 
 def _times(placement: Placement, x: Any, b: Any) -> Any:
-    """X B, whole on every device, for a narrow B that every device has, or that is split."""
-    own, x = _lying(placement, x.shape), _as_result(placement, x)
-    if own is None:
+    """X B on every device, for a narrow B that every device has, or that is split."""
+    grid, x = _grid_of(placement, x.shape), _as_result(placement, x)
+    if grid is None:
         return dot(x, b)
-    # as a matrix of one column, or more, that is split by nothing: the product has no axis to be split along
-    return shard_map(lambda x, b: calls.whole_product(x, b, own), placement.mesh, (spec_of(own), _WHOLE), _WHOLE)(x, b)
+    # B is whole, so that the product has no axis to be split along
+    return shard_map(lambda x, b: calls.whole_product(x, b, grid), placement.mesh, (spec_of(grid), _WHOLE), _WHOLE)(x, b)
 
 
 def _entries(placement: Placement, function: Any, x: Any, *vectors: Any) -> Any:
-    """``function(x, i, j, *vectors)`` for the entries (i, j) of a matrix, on the devices that have them."""
-    own, x = _lying(placement, x.shape), _as_result(placement, x)
-    if own is None:
+    """``function(x, i, j, *vectors)`` for each entry (i, j) of a matrix, on the device that has it."""
+    grid, x = _grid_of(placement, x.shape), _as_result(placement, x)
+    if grid is None:
         rows, columns = (jnp.arange(n) for n in x.shape)
         return function(x, rows[:, None], columns[None], *vectors)
-    local = lambda x, *vectors: function(x, *places(x, own), *vectors)  # noqa: E731
-    return shard_map(local, placement.mesh, (spec_of(own), *[_WHOLE] * len(vectors)), spec_of(own))(x, *vectors)
+    local = lambda x, *vectors: function(x, *places(x, grid), *vectors)  # noqa: E731
+    return shard_map(local, placement.mesh, (spec_of(grid), *[_WHOLE] * len(vectors)), spec_of(grid))(x, *vectors)
 
 
 def _inverse(x: Any, limit: Any, like: Any) -> Any:
-    """1 / x, but 0 for what is not larger than the limit."""
+    """1 / x, but 0 if |x| is not above the limit."""
     small = jnp.abs(x) <= limit
     return jnp.where(small, 0, 1 / jnp.where(small, 1, x)).astype(like.dtype)
 
 
 def _diagonal(placement: Placement, x: Any) -> Any:
-    own = _lying(placement, x.shape)
-    return jnp.diagonal(x) if own is None else factored.diagonal(Placement(placement.mesh, own), x)
+    grid = _grid_of(placement, x.shape)
+    return jnp.diagonal(x) if grid is None else factored.diagonal(Placement(placement.mesh, grid), x)
 
 
 def _columns(placement: Placement, x: Any, part: tuple[int, int]) -> Any:
-    """Some columns of a matrix, by a product: it stays split."""
+    """Some columns of a matrix, by a product, so that it stays split."""
     n, (start, count) = x.shape[1], part
     if count == n:
         return x
@@ -308,11 +308,11 @@ def _columns(placement: Placement, x: Any, part: tuple[int, int]) -> Any:
 
 
 def _put(placement: Placement, x: Any) -> Any:
-    """A matrix that every device has, as a result of its shape lies."""
-    own = _lying(placement, x.shape)
-    if own is None:
+    """A matrix that every device has, split like a result of its shape."""
+    grid = _grid_of(placement, x.shape)
+    if grid is None:
         return x
-    return shard_map(lambda x: local_part(x, own), placement.mesh, (_WHOLE,), spec_of(own))(x)
+    return shard_map(lambda x: local_part(x, grid), placement.mesh, (_WHOLE,), spec_of(grid))(x)
 
 
 def _spec(shape: tuple[int, int], grid: Grid) -> Any:

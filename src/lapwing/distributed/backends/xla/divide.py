@@ -1,8 +1,8 @@
 """Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix inside shard_map, by divide and conquer.
 
-Each device keeps its own rows of all eigenvectors, and the first and last row of every half, which is all that a merge has to
-know. The eigenvectors of a merge follow from O(n) numbers by a formula: each device evaluates it for some columns at a time
-and multiplies its own rows. So no matrix travels, and a device never has more than its rows and one panel.
+Each device keeps its own rows of all eigenvectors, and the first and last row of every half, which is all that a merge needs.
+The eigenvectors of a merge follow from O(n) numbers by a formula: each device evaluates it for some columns at a time and
+multiplies its own rows. So no matrix travels, and a device never has more than its rows and one panel.
 
 Blocks of some hundred rows are merged up from single rows by one loop, in which the nodes of a block grow; above them each
 level has shapes of its own.
@@ -27,8 +27,8 @@ from .layout import place
 from .panels import Panels
 from .substitution import dot
 
-BLOCK = 256  # least order of the blocks, in which one loop does all levels; each level above takes a second to compile
-STEPS = 60  # of one root, at most; five to eight are usual
+BLOCK = 256  # least order of the blocks, inside which one loop does all levels; each level above takes a second to compile
+STEPS = 60  # at most for one root; five to eight are usual
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Tree:
         return self.block << self.levels
 
     def rows(self, stride: int = 1) -> Panels:
-        """How the rows of the result (every ``stride``-th one) lie on the devices."""
+        """How the rows of the result (every ``stride``-th one) are divided among the devices."""
         return Panels(-(-self.n // stride), self.width // stride, self.devices, 1 << self.levels)
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each level inside a block, and each row: where its node begins, and where the second half of the node does."""
+        """For each level inside a block, and each row: where its node begins, and where the second half of the node begins."""
         spans, levels = [(0, self.block)], []
         while any(end - start > 1 for start, end in spans):
             halves = [(start, (start + end) // 2, end) for start, end in spans]
@@ -95,7 +95,7 @@ def tridiagonal_eigh(
     """
     start, count = part
     size, many = tree.block, 1 << tree.levels
-    # padding lies above the spectrum and is tied to nothing
+    # padding is above the spectrum, with no ties to other rows
     norm = jnp.max(jnp.abs(d)) + 2 * jnp.max(jnp.abs(e), initial=0)
     norm = jnp.where(norm > 0, norm, 1).astype(d.dtype)
     d = jnp.concatenate([d, jnp.full(tree.padded - tree.n, 1.25 * norm, d.dtype)])
@@ -103,7 +103,7 @@ def tridiagonal_eigh(
     # T = D + sum_i |e_i| u_i u_i^T with u_i = (1, sign(e_i)) in rows i and i + 1
     d = d - jnp.abs(e) - jnp.concatenate([jnp.zeros(1, d.dtype), jnp.abs(e[:-1])])
     tolerance = 4 * jnp.finfo(d.dtype).eps * norm
-    # columns at a time: the memory for them is a quarter of this device's share of the rows that are kept, squared
+    # so many columns at a time that they need a quarter of the memory for this device's rows
     most = max(tree.padded // (4 * tree.devices * stride * stride), 16)
     nodes = _blocks(d.reshape(many, size), e.reshape(many, size), tree, axes, vectors, stride, tolerance, most)
     ties = e[size - 1 :: size]
@@ -168,7 +168,7 @@ def _merged(
 
     def panel(i: Any, out: Any) -> Any:
         at = start + i * width
-        # the last panel may have to begin earlier than its turn: its columns are moved to where they belong
+        # the last panel may overlap the one before, so its columns are moved to where they belong
         begin = jnp.minimum(at, 2 * half - width)
         new = jnp.matmul(rows, _vectors(merge, begin, width).reshape(many, 2, half, width), precision=lax.Precision.HIGHEST)
         edges = jnp.stack([new[:, 0, 0], new[:, 1, 1]], 1)
@@ -189,7 +189,7 @@ def _halved(columns: int, most: int) -> int:
 
 
 class _Merge(NamedTuple):
-    """What makes the eigenvectors of D + rho z z^T; rows in the order of D, columns by ascending eigenvalue."""
+    """The numbers that give the eigenvectors of D + rho z z^T; rows in the order of D, columns by ascending eigenvalue."""
 
     poles: Any
     weights: Any  # zero where deflated
@@ -225,7 +225,7 @@ def _vectors(merge: _Merge, at: Any, width: int) -> Any:
 def _secular(
     d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], devices: int, tolerance: Any, most: int
 ) -> tuple[Any, _Merge]:
-    """Eigenvalues of diag(d) + rho z z^T for each node, ascending, and what makes its eigenvectors.
+    """Eigenvalues of diag(d) + rho z z^T for each node, ascending, and the :class:`_Merge` for its eigenvectors.
 
     ``rho`` has one number for each row. ``start``: where the node of each row begins; None: each line is one node.
     """
@@ -237,11 +237,11 @@ def _secular(
     z = jnp.where(rho * jnp.abs(z) > tolerance, z, 0)
     weights, mirror, group = jax.vmap(partial(_together, sort, begin))(d, z, jnp.floor(d / tolerance))
 
-    # the poles that stay come first, ascending
+    # the poles that are kept come first, ascending
     kept = weights != 0
-    turn = jax.vmap(sort)(jnp.where(kept, d, jnp.inf))
-    pole, square = (jnp.take_along_axis(x, turn, 1) for x in (d, rho * weights * weights))
-    live = jnp.take_along_axis(kept, turn, 1)
+    order_of_d = jax.vmap(sort)(jnp.where(kept, d, jnp.inf))
+    pole, square = (jnp.take_along_axis(x, order_of_d, 1) for x in (d, rho * weights * weights))
+    live = jnp.take_along_axis(kept, order_of_d, 1)
     if start is None:
         count = jnp.broadcast_to(jnp.sum(kept, 1, keepdims=True), d.shape)
     else:
@@ -252,7 +252,7 @@ def _secular(
     known: dict[str, Any] = {"begin": begin, "single": start is None}
 
     def in_parts(function: Any, *arrays: Any) -> Any:
-        """``function`` for my columns, some at a time: each of them needs as much memory as a column of the matrix."""
+        """``function`` for my columns, some at a time, as each needs as much memory as a column of the matrix."""
         of = lambda index: jax.vmap(lambda *x: function(*x, index=index, **known))(*arrays)  # noqa: E731
         if parts == 1:
             return of(mine)
@@ -264,9 +264,9 @@ def _secular(
 
     values = jnp.where(live, near + distance, pole)
     ascending = jax.vmap(sort)(values)
-    row = jnp.where(live, -1, turn)
+    row = jnp.where(live, -1, order_of_d)
     values, near, distance, row = (jnp.take_along_axis(x, ascending, 1) for x in (values, near, distance, row))
-    new = jnp.take_along_axis(new, jnp.argsort(turn, 1), 1)
+    new = jnp.take_along_axis(new, jnp.argsort(order_of_d, 1), 1)
     return values, _Merge(d, jnp.where(weights < 0, -new, new), mirror, group, near, distance, row, start)
 
 
@@ -278,16 +278,16 @@ def _in_nodes(begin: Any, key: Any) -> Any:
 
 
 def _joined(parts: tuple[Any, ...], axes: tuple[str, ...]) -> Any:
-    """All columns of arrays of which each device has some, by one message."""
+    """Gather arrays of which each device has some columns, in one message."""
     return lax.all_gather(jnp.stack(parts), axes, axis=2, tiled=True) if axes else parts
 
 
 def _together(sort: Any, begin: Any, d: Any, z: Any, number: Any) -> tuple[Any, Any, Any]:
     """One weight for all poles of one number, by a reflection: the weights, the vector of the reflection, and the groups."""
     order = d.shape[0]
-    turn = sort(d)
-    back = jnp.argsort(turn)
-    number = number[turn]
+    order_of_d = sort(d)
+    back = jnp.argsort(order_of_d)
+    number = number[order_of_d]
     new = jnp.concatenate([jnp.ones(1, bool), (number[1:] != number[:-1]) | (begin[1:] != begin[:-1])])
     group = (jnp.cumsum(new).astype(jnp.int32) - 1)[back]
     last = jnp.concatenate([new[1:], jnp.ones(1, bool)])[back]
@@ -327,8 +327,8 @@ def _roots(d: Any, square: Any, count: Any, begin: Any, index: Any, single: bool
     def terms(origin: Any, x: Any) -> Any:
         """The sums on the left and on the right, and their derivatives, at the distance x from the origin.
 
-        All that has a row for each pole is made here: outside, the loop would keep it in memory, to where XLA would move it
-        were it not for the barrier.
+        Every array with a row for each pole is made here, as the loop would keep one from outside in memory. The barrier stops
+        XLA from moving them out.
         """
         poles, number, x = lax.optimization_barrier((d, index, x))
         below = jnp.arange(order)[:, None] <= number
@@ -349,11 +349,11 @@ def _roots(d: Any, square: Any, count: Any, begin: Any, index: Any, single: bool
     lo, hi = jnp.where(to_left, 0, -gap / 2), jnp.where(to_left, gap / 2, 0)
     hi = jnp.where(final, gap, hi)
 
-    # the first guess: the two poles, and all else as it is in the middle
-    rest = value + jnp.where(final, at_left / gap, 2 * (at_left - at_right) / gap)
+    # the first guess: the two poles, and the remainder of the sum as it is in the middle
+    remainder = value + jnp.where(final, at_left / gap, 2 * (at_left - at_right) / gap)
     signed = jnp.where(to_left, gap, -gap)
-    x = _smaller_root(at_left + at_right + rest * signed, jnp.where(to_left, at_left, at_right) * signed, rest)
-    x = jnp.where(final, at_left / rest, x)
+    x = _smaller_root(at_left + at_right + remainder * signed, jnp.where(to_left, at_left, at_right) * signed, remainder)
+    x = jnp.where(final, at_left / remainder, x)
     x = jnp.where((x > lo) & (x < hi), x, (lo + hi) / 2)
 
     def step(state: Any) -> Any:

@@ -1,7 +1,7 @@
 """Sharded matrices that are factored once, on whole arrays: systems, inverses, determinants, and their derivatives.
 
-``kind`` is one of METHODS, and ``upper`` the triangle that is read of "pos" and "triangle". Each function takes the matrix and
-its factor: the derivatives are those with respect to the matrix, and the factor is a constant.
+``kind`` is one of METHODS, and ``upper`` the triangle that is read for "pos" and "triangle". Each function takes the matrix and
+its factor: derivatives are with respect to the matrix, and the factor is a constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .panels import Panels
 
 METHODS: dict[str, Any] = {"pos": calls, "lu": lu, "triangle": triangle}
 _WHOLE = PartitionSpec()
-# JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
+# JAX 0.7.2 cannot transpose a loop that it has not differentiated before, so inverses have only first derivatives there
 _TURNS_LOOPS = jax.__version_info__ >= (0, 10)
 
 
@@ -35,12 +35,12 @@ def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) ->
 
 
 def _parts(kind: str, grid: Grid) -> Any:
-    held = PartitionSpec(grid.order)
-    return lu.FactoredLU(held, *[_WHOLE] * 7) if kind == "lu" else Factored(held, *[_WHOLE] * 3)
+    split = PartitionSpec(grid.order)
+    return lu.FactoredLU(split, *[_WHOLE] * 7) if kind == "lu" else Factored(split, *[_WHOLE] * 3)
 
 
 def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, f: Any, b: Any) -> Any:
-    """A^-1 B, where B is."""
+    """A^-1 B, placed as B."""
     if b.ndim == 1:
         return solve(placement, right, cut, kind, upper, a, f, b[:, None])[:, 0]
     grid, mesh = placement.grid, placement.mesh
@@ -72,13 +72,13 @@ def _way(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper
 def at_once(
     placement: Placement, call: Any, first: tuple[Any, ...], cut: Panels, kind: str, upper: bool, a: Any, *b: Any
 ) -> Any:
-    """Factor and ``call``, one of the functions here, whose static arguments begin with ``first``; and the status."""
+    """Factor, then ``call``, one of the functions here, whose static arguments begin with ``first``; returns the status too."""
     f = factor(placement, cut, kind, upper, a)
     return call(placement, *first, cut, kind, upper, a, f, *b), f.info
 
 
 def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
-    """A^-1 where A was; exactly Hermitian for "pos"."""
+    """A^-1, placed as A; exactly Hermitian for "pos"."""
     grid, mesh = placement.grid, placement.mesh
     spec = spec_of(grid)
     local = partial(METHODS[kind].inverse_of, grid=grid, cut=cut, upper=upper)
@@ -90,10 +90,10 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         a, x, da = primals[0], function(*primals), tangents[0]
-        # dX = -X dA X solves -A dX A = dA: written so, it can be differentiated again, and be turned around
+        # dX = -X dA X solves -A dX A = dA: in this form it can be differentiated again, and transposed
         if kind == "pos":
             sandwich = mapped(partial(lu.local_sandwich, transposed=False), 2)
-            # turned around it is the same with conj(X), whose panels need not be kept
+            # the transpose is the same with conj(X), whose panels need not be kept
             ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
         else:
             ways = tuple(mapped(partial(lu.local_sandwich, transposed=transposed), 2) for transposed in (False, True))
@@ -109,12 +109,12 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
 
 
 def det(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
-    """The determinant, the same on every device. But for triangles its derivative at a singular matrix is NaN."""
+    """The determinant, the same on every device. Except for triangles its derivative at a singular matrix is NaN."""
     if kind == "triangle":
         pivots = diagonal(placement, a)
         size = jnp.abs(lax.stop_gradient(pivots))
         size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
-        # the product of the pivots may leave the range on the way; that of their phases does not
+        # partial products of the pivots may be out of range; those of their phases are not
         phase, factor = jnp.prod(pivots / size), jnp.exp(jnp.sum(jnp.log(size)))
         return jnp.where((phase == 0) & ~jnp.isfinite(factor), phase, phase * factor)
     sign, logabs = slogdet(placement, cut, kind, upper, a, f)
@@ -165,7 +165,7 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
     size = jnp.where(good, size, 1)
     forward, backward = (_way(placement, None, cut, kind, upper, turned) for turned in (False, True))
 
-    # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
+    # ||A|| A^-1 is in range if the answer is; A^-1 may not be
     def norm(x: Any) -> tuple[Any, Any]:
         y = forward(f, x * size.astype(x.dtype))
         return y, jnp.sum(jnp.abs(y))
@@ -188,13 +188,13 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
 
 
 def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
-    """L, or L^H, where A was, and the status."""
+    """L, or L^H, placed as A, and the status."""
     f = factor(placement, cut, "pos", upper, a)
     return cholesky_factor(placement, cut, upper, a, f), f.info
 
 
 def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:
-    """L, or L^H, where A was."""
+    """L, or L^H, placed as A."""
     grid, spec = placement.grid, spec_of(placement.grid)
     local = partial(calls.triangle_of, grid=grid, cut=cut, upper=upper)
     function = jax.custom_jvp(lambda a, f: shard_map(local, placement.mesh, (_parts("pos", grid),), spec)(f))
@@ -213,7 +213,7 @@ def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: A
 
 
 def mirrored(placement: Placement, cut: Panels, upper: bool, conjugate: bool, a: Any) -> Any:
-    """The whole matrix of which one triangle is read. Its derivative is that of (A + A^H)/2, or with A^T."""
+    """The matrix with both triangles, of which one is read. The derivative is that of (A + A^H)/2, or with A^T."""
     grid, spec = placement.grid, spec_of(placement.grid)
 
     local = partial(triangle.local_mirrored, grid=grid, cut=cut, upper=upper, conjugate=conjugate)
@@ -233,7 +233,7 @@ def mean(placement: Placement, cut: Panels, conjugate: bool, x: Any) -> Any:
 
 
 def read(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
-    """The matrix as it is read: both triangles of "pos" from one of them, zeros outside of a triangle."""
+    """The matrix that the call means: both triangles for "pos", zeros outside of a triangle."""
     if kind == "pos":
         return mirrored(placement, cut, upper, True, a)
     if kind == "lu":
@@ -244,5 +244,5 @@ def read(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> A
 
 
 def _local_trace(x: Any, da: Any, grid: Grid) -> Any:
-    """Re tr(X dA) for a Hermitian X: no element has to move."""
+    """Re tr(X dA) for a Hermitian X, which needs no communication of elements."""
     return lax.psum(jnp.sum(jnp.real(jnp.conj(x) * da)), grid.order)

@@ -85,7 +85,8 @@ class FactoredPanels:
 
     @property
     def _place(self) -> Placement:
-        """With the mesh of the arrays: a factor that a jitted function returned knows only the shape of the mesh."""
+        """The placement with the mesh of the arrays: a factor that a jitted function returned has only the shape of its
+        mesh."""
         return sharding.placed_now(self._where, self._parts.panels)
 
     @property
@@ -179,14 +180,14 @@ def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
     b, right = sharding.placed_like(b, where)
     _warn_if_gathered(request.name, "general", where, a, b, right)
     precision = np.finfo(str(a.dtype))
-    # an argument like the others: as a constant, each value would be compiled again
+    # an argument, as a constant would mean compiling again for each value
     rcond = precision.eps * max(a.shape) if request.rcond is None else request.rcond
     solver = tall.lstsq if a.shape[0] >= a.shape[1] and is_tall(where, a.shape) else dense.lstsq
     return compiled(solver, where, right)(a, b, np.asarray(rcond, precision.dtype))
 
 
 def _warn_if_gathered(name: str, assume: str, where: Placement, a: Any, b: Any, right: Grid | None) -> None:
-    """Warn for a split right-hand side that every device needs whole, where that is more than its share of the matrix."""
+    """Warn if every device needs the whole of a split right-hand side, and that is more than its share of the matrix."""
     if right is None or right.size == 1:
         return
     if assume not in ("general", "symmetric", "hermitian") and set(right.order) == set(where.grid.order):
@@ -220,7 +221,7 @@ def _upper(call: Any) -> bool:
 
 
 def _whole(request: Request, where: Placement, cut: Any, a: Any) -> Any:
-    """Both triangles of a symmetric or Hermitian matrix: it is factored as any other, as there is no LDL^H here."""
+    """Both triangles of a symmetric or Hermitian matrix, which is factored by LU, as there is no LDL^H here."""
     if request.assume not in ("symmetric", "hermitian"):
         return a
     return compiled(factored.mirrored, where, cut, request.upper, request.assume == "hermitian")(a)

@@ -21,7 +21,7 @@ from .panels import Panels
 
 
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
-    """``jax.shard_map`` of any release, without its check of what is replicated, which many primitives do not pass."""
+    """``jax.shard_map`` of any release, without its check for replication, which many primitives do not pass."""
     if hasattr(jax, "shard_map"):
         return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     from jax.experimental.shard_map import shard_map as older
@@ -30,13 +30,13 @@ def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
 
 
 def in_mesh(mesh: Any) -> Any:
-    """A context for calls on arrays of this mesh: another one that the user has set would be taken for theirs."""
+    """A context for calls on arrays of this mesh, so that JAX does not use another mesh that the user has set."""
     now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
     if now is None or now.empty or not isinstance(mesh, Mesh) or now == mesh.abstract_mesh:
         return nullcontext()
     try:
         return jax.set_mesh(mesh)
-    except ValueError:  # inside jit: it was traced with the mesh that is set
+    except ValueError:  # inside jit, which was traced with the mesh that is set
         return nullcontext()
 
 
@@ -50,28 +50,28 @@ def place(axes: tuple[str, ...]) -> Any:
 
 
 def numbers(cut: Panels, axes: tuple[str, ...]) -> Any:
-    """The columns of the matrix that are in my panels, one row for each panel."""
+    """The numbers of the columns in my panels, one row for each panel."""
     panel = jnp.arange(cut.each) * cut.devices + place(axes)
     return panel[:, None] * cut.width + jnp.arange(cut.width)
 
 
 def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     """The columns of my panels, shape (padded, columns), from my block of an n x n matrix (or r x n: rows are not padded)."""
-    rows, whole = a.shape[0], a.shape[0] * grid.p
+    rows = a.shape[0]
     if _holds_panels(grid, cut):
         split = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
         return exchange(split, grid.order, 2, 1).reshape(rows, cut.columns)
     a = whole_rows(a, grid)
-    held = a.shape[0]
-    a = _pad(a, 1, cut.padded).reshape(held, cut.each, grid.size, cut.width)
+    part = a.shape[0]
+    a = _pad(a, 1, cut.padded).reshape(part, cut.each, grid.size, cut.width)
     if grid.size > 1:
         a = exchange(a, grid.order, 2, 0)
     else:
-        a = a.reshape(1, held, cut.each, cut.width)
+        a = a.reshape(1, part, cut.each, cut.width)
     a = _reorder(a, grid, grid.order, grid.row_axes + grid.column_axes)
-    # the rows that made a block divisible stand at its end
-    a = a.reshape(grid.p, grid.q * held, cut.columns)[:, :rows]
-    return a.reshape(whole, cut.columns)
+    # the rows of padding are at the end of each block
+    a = a.reshape(grid.p, grid.q * part, cut.columns)[:, :rows]
+    return a.reshape(rows * grid.p, cut.columns)
 
 
 def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
@@ -79,17 +79,17 @@ def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
     if _holds_panels(grid, cut):
         split = c[:rows].reshape(rows, cut.devices, cut.each // cut.devices, cut.width)
         return exchange(split, grid.order, 1, 2).reshape(rows, cut.columns)
-    held = -(-(rows // grid.p) // grid.q)
-    c = _pad(c[:rows].reshape(grid.p, rows // grid.p, cut.columns), 1, grid.q * held)
-    c = c.reshape(grid.size, held, cut.each, cut.width)
+    part = -(-(rows // grid.p) // grid.q)
+    c = _pad(c[:rows].reshape(grid.p, rows // grid.p, cut.columns), 1, grid.q * part)
+    c = c.reshape(grid.size, part, cut.each, cut.width)
     c = _reorder(c, grid, grid.row_axes + grid.column_axes, grid.order)
     if grid.size > 1:
         c = exchange(c, grid.order, 0, 2)
-    c = c.reshape(held, cut.padded)[:, : cut.n]
+    c = c.reshape(part, cut.padded)[:, : cut.n]
     if grid.q > 1:
-        c = c.reshape(held, grid.q, cut.n // grid.q)
+        c = c.reshape(part, grid.q, cut.n // grid.q)
         c = exchange(c, grid.column_axes, 1, 0)
-    return c.reshape(grid.q * held, cut.n // grid.q)[: rows // grid.p]
+    return c.reshape(grid.q * part, cut.n // grid.q)[: rows // grid.p]
 
 
 def to_slots(b: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -> Any:
@@ -113,9 +113,9 @@ def whole_rows(a: Any, grid: Grid) -> Any:
     """A q-th part of the rows of my block, but all columns; zeros below the last part."""
     if grid.q == 1:
         return a
-    held = -(-a.shape[0] // grid.q)
-    a = _pad(a, 0, grid.q * held).reshape(grid.q, held, a.shape[1])
-    return exchange(a, grid.column_axes, 0, 1).reshape(held, grid.q * a.shape[2])
+    part = -(-a.shape[0] // grid.q)
+    a = _pad(a, 0, grid.q * part).reshape(grid.q, part, a.shape[1])
+    return exchange(a, grid.column_axes, 0, 1).reshape(part, grid.q * a.shape[2])
 
 
 def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
@@ -147,29 +147,29 @@ def local_turned(x: Any, grid: Grid, cut: Panels, conjugate: bool) -> Any:
 
 
 def _holds_panels(grid: Grid, cut: Panels) -> bool:
-    """Each block of columns is a number of panels, and as many for every device: they move as they are."""
+    """Whether each block of columns consists of whole panels, equally many for every device: then one exchange moves them."""
     columns = tuple(name for name in grid.column_axes if name in grid.order)
     return grid.order == columns and cut.padded == cut.n and cut.each % cut.devices == 0
 
 
 def exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
-    """Axis ``split`` counts receivers; it goes, and a new axis ``into`` counts senders. One all-to-all.
+    """One all-to-all: axis ``split``, which counts receivers, is replaced by a new axis ``into``, which counts senders.
 
-    Of the two forms that JAX has only the tiled one can be turned around for derivatives.
+    JAX has two forms of it; only the tiled one can be transposed for derivatives.
     """
     new, split = (into, split + 1) if into <= split else (into + 1, split)
     return jnp.squeeze(lax.all_to_all(jnp.expand_dims(x, new), axes, split, new, tiled=True), split)
 
 
 def _reorder(x: Any, grid: Grid, order: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
-    """The first axis counts devices in the order ``order``; then in the order ``wanted``. Axes of one device do not count."""
+    """Reorder the first axis, which counts devices, from ``order`` to ``wanted``. Mesh axes of one device are ignored."""
     order, wanted = (tuple(name for name in names if name in grid.order) for names in (order, wanted))
     if order == wanted:
         return x
     sizes = dict(grid.rows + grid.columns)
     parts = x.reshape(*[sizes[name] for name in order], *x.shape[1:])
-    turn = [order.index(name) for name in wanted]
-    parts = parts.transpose(*turn, *range(len(order), parts.ndim))
+    permutation = [order.index(name) for name in wanted]
+    parts = parts.transpose(*permutation, *range(len(order), parts.ndim))
     return parts.reshape(prod(sizes[name] for name in wanted), *x.shape[1:])
 
 

@@ -1,7 +1,6 @@
 """P A = L U inside shard_map, on column panels that the devices own in turn, and solves and determinants by it.
 
-A panel lies on one device, which finds the pivots alone; all others get the panel, exchange their rows alike, and update their
-own columns.
+The device that owns a panel finds its pivots; all others get the panel, exchange the same rows, and update their own columns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .substitution import Triangle, dot, gather_solve, left_solve, scatter_solve
 
 
 class FactoredLU(NamedTuple):
-    """L below and U above in panels; both's diagonal blocks and inverses, the order of rows, its parity and the status."""
+    """L below and U above in panels; their diagonal blocks and inverses, the order of rows, its parity and the status."""
 
     panels: Any
     lower: Any
@@ -57,7 +56,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
             m = total - top
             rows = jnp.arange(m, dtype=jnp.int32)
             mine = lax.dynamic_slice(c, (top, slot * b), (m, b))
-            # the rows from the diagonal on, first; behind them zeros, which no pivot can be
+            # the rows from the diagonal on come first; after them zeros, which are never chosen as pivots
             work = jnp.where((rows < m - offset)[:, None], jnp.roll(mine, -offset, 0), 0)
             work, chosen, moved = lax.cond(device == owner, _panel, _nothing, work)
             work, chosen, moved = lax.psum((work, chosen, moved), axes)
@@ -130,7 +129,7 @@ def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> FactoredLU:
 
 
 def apply(f: FactoredLU, b: Any, grid: Grid, right: Grid | None, cut: Panels, upper: bool, turned: bool) -> Any:
-    """A^-1 B, or A^-H B. The order of the rows concerns all of B: where it is split, it is gathered."""
+    """A^-1 B, or A^-H B. A split B is gathered, as its rows are reordered."""
     axes = grid.order
     whole = jnp.pad(b if right is None else gathered(b, right), ((0, cut.padded - cut.n), (0, 0)))
     if turned:
@@ -161,7 +160,7 @@ def slogdet_of(f: FactoredLU) -> tuple[Any, Any]:
     phase = jnp.where(size == 0, 0, pivots / jnp.where(size == 0, 1, size).astype(pivots.dtype))
     sign = jnp.prod(phase) * jnp.where(f.parity == 1, -1, 1)
     value = jnp.where(singular, -jnp.inf, jnp.sum(jnp.log(jnp.where(size == 0, 1, size))))
-    # where the matrix held NaN, only the status is left
+    # for a matrix with NaN only the status is right
     odd = (f.info != 0) & ~singular
     return jnp.where(odd, jnp.nan, sign).astype(pivots.dtype), jnp.where(odd, jnp.nan, value).astype(size.dtype)
 

@@ -1,6 +1,6 @@
 """A = Q R inside shard_map for matrices of any shape, by Householder reflections on column panels that the devices own in turn.
 
-The owner of a panel finds its reflections, all others get them and update their own columns; Q is their product.
+The owner of a panel computes its reflections; all others get them and update their own columns. Q is their product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .substitution import dot
 
 
 def factor(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
-    """R above, and below the vectors of the reflections; and their factors. ``c``: the columns of my panels."""
+    """R above and the vectors of the reflections below, and their factors. ``c``: the columns of my panels."""
     b, device, rows = cut.width, place(axes), c.shape[0]
     total = max(rows, cut.padded)
     c = jnp.pad(c, ((0, total - rows), (0, 0)))
@@ -49,7 +49,7 @@ def factor(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def panels_used(rows: int, cut: Panels) -> int:
-    """How many panels have a diagonal."""
+    """How many panels contain a part of the diagonal."""
     return min(cut.count, -(-min(rows, cut.n) // cut.width))
 
 
@@ -75,19 +75,19 @@ def _nothing(x: Any, offset: Any) -> tuple[Any, Any]:
 
 
 def upper_part(c: Any, rows: int, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """R, in my panels; its diagonal is that of these columns."""
+    """R in my panels."""
     return jnp.where(jnp.arange(rows)[:, None] <= numbers(cut, axes).reshape(-1), c[:rows], 0)
 
 
 def q_of(c: Any, taus: Any, rows: int, cut: Panels, axes: tuple[str, ...], columns: Panels) -> Any:
-    """The first columns of Q, those of my panels of ``columns``."""
+    """My panels, cut as ``columns``, of the first columns of Q."""
     mine = numbers(columns, axes).reshape(-1)
     eye = (jnp.arange(c.shape[0])[:, None] == mine).astype(c.dtype)
     return apply(c, taus, eye, cut, axes, 0, panels_used(rows, cut))[:rows]
 
 
 def near_orthonormal(c: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """Q of the matrix, its columns turned so that they point as those of the matrix do."""
+    """Q of the matrix, with the phases of its columns chosen so that R has a positive diagonal."""
     rows = c.shape[0]
     f, taus = factor(c, cut, axes)
     mine = numbers(cut, axes).reshape(-1)
@@ -95,7 +95,7 @@ def near_orthonormal(c: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
 
 
 def phases(f: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """The signs of the diagonal of R, for the columns that I have; zero for the others."""
+    """The phases of the diagonal of R for my columns; zero for the others."""
     mine = numbers(cut, axes).reshape(-1)
     pivots = jnp.sum(jnp.where(jnp.arange(f.shape[0])[:, None] == mine, f, 0), 0)
     size = jnp.abs(pivots)

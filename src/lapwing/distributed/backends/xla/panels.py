@@ -1,7 +1,7 @@
-"""The engine inside XLA for matrices that one device cannot hold: what it can do, and how it cuts a matrix into panels.
+"""The engine inside XLA for matrices that one device cannot hold: its limits, and how it cuts a matrix into panels.
 
-The work is in layout, cholesky, lu and tall, which import jax and are loaded with the first
-sharded array. No MPI, no vendor library beyond XLA's own, any JAX backend.
+The work is in layout, cholesky, lu and tall, which import jax and are loaded with the first sharded array. The engine needs no
+MPI and no vendor library beyond XLA's own, and runs on any JAX backend.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDEST = {"cpu": 128, "gpu": 512}
 WINDOWS = 4
 # Up to this order one window: a loop of reflections takes half a second to compile.
 SMALL = 256
-# Matrices up to this many bytes are gathered to one device for what has no distributed algorithm here.
+# Matrices up to this many bytes are gathered to one device for calls without a distributed algorithm.
 GATHER_LIMIT = 8 << 30
 # Right-hand sides up to this many bytes are gathered without a warning.
 UNNOTICED = 64 << 20
@@ -45,20 +45,20 @@ class Panels:
         return self.each * self.width
 
     def few_windows(self) -> list[tuple[int, int]]:
-        """As many as pay for the time to compile them: one for a small matrix."""
+        """As many windows as save more than the time to compile them: one for a small matrix."""
         return self.windows(WINDOWS if self.padded > SMALL else 1)
 
     def windows(self, most: int) -> list[tuple[int, int]]:
-        """Ranges of panels on each device, at most so many, that share one loop."""
+        """At most ``most`` ranges of panels on each device; the steps of a range share one loop."""
         many = min(most, self.each)
         cuts = [round(self.each * i / many) for i in range(many + 1)]
         return list(pairwise(cuts))
 
 
 def panels(n: int, devices: int, backend: str) -> Panels:
-    """The cut by default: panels as wide as the backend likes, and at least four for each device where n allows.
+    """The default cut: panels as wide as is best for the backend, and at least four for each device if n is large enough.
 
-    Where a block of columns can be cut into as many panels for each device, it is: one exchange moves them.
+    If possible a block of columns has the same number of panels for each device, as one exchange then moves them.
     """
     widest = WIDEST["cpu" if backend == "cpu" else "gpu"]
     most = max(8, -(-n // (4 * devices)))

@@ -16,9 +16,9 @@ from .substitution import dot
 
 
 def reflection(x: Any, at: Any) -> tuple[Any, Any, Any]:
-    """(v, t, beta) for ``x``, of which the entries before ``at`` are ignored: v is zero there, and one at ``at``.
+    """(v, t, beta) for ``x``, whose entries before ``at`` are ignored: v is zero there, and one at ``at``.
 
-    ``at`` may lie behind the end: then t and beta are zero.
+    ``at`` may be beyond the end: then t and beta are zero.
     """
     index = jnp.arange(x.shape[0])
     x = jnp.where(index >= at, x, 0)
@@ -39,16 +39,16 @@ def reflection(x: Any, at: Any) -> tuple[Any, Any, Any]:
 
 
 def triangle_of(v: Any, t: Any) -> Any:
-    """T of I - V T V^H: T^-1 is the strict upper triangle of V^H V, and 1/t on the diagonal.
+    """T of I - V T V^H: T^-1 is the strict upper triangle of V^H V, with 1/t on the diagonal.
 
-    Where t is zero, that column of V must be, too.
+    If a t is zero, its column of V must be zero too.
     """
     b = t.shape[0]
     inverse = jnp.triu(dot(adjoint(v), v), 1)
     index = jnp.arange(b)
 
     def column(j: Any, out: Any) -> Any:
-        # T e_j = t_j (e_j - T V^H v_j), of which the first j rows count
+        # T e_j = t_j (e_j - T V^H v_j), of which only the first j rows are used
         above = jnp.where(index < j, inverse[:, j], 0)
         new = jnp.where(index == j, t[j], 0) - t[j] * dot(out, above)
         return lax.dynamic_update_slice(out, jnp.where(index <= j, new, 0)[:, None], (0, j))
@@ -57,7 +57,7 @@ def triangle_of(v: Any, t: Any) -> Any:
 
 
 def unit_lower(x: Any, first: Any) -> Any:
-    """The columns of V from what is stored: zero above the row ``first + j``, one there."""
+    """The columns of V from the stored ones: column j is zero above the row ``first + j``, and one there."""
     rows, columns = jnp.arange(x.shape[0])[:, None], jnp.arange(x.shape[1]) + first
     return jnp.where(rows > columns, x, (rows == columns).astype(x.dtype))
 
@@ -69,9 +69,9 @@ def panel_of(c: Any, k: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
 
 
 def apply(c: Any, taus: Any, x: Any, cut: Panels, axes: tuple[str, ...], below: int, many: int) -> Any:
-    """H_1 H_2 ... X for the columns of X on this device: V of panel k, stored in ``c``, begins ``below`` rows under it.
+    """H_1 H_2 ... X for the columns of X on this device, with the reflections of the first ``many`` panels.
 
-    The vectors are those of the first ``many`` panels.
+    V of panel k is stored in ``c`` and begins ``below`` rows under the diagonal.
     """
     b, total = cut.width, c.shape[0]
     for first, last in reversed(cut.few_windows()):

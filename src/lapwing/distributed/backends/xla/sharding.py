@@ -1,7 +1,6 @@
-"""JAX arrays on several devices: what is split over which axes of the mesh, and how arrays get there and back.
+"""JAX arrays on several devices: which axes of the mesh split them, and how arrays get there and back.
 
-Inside jit with Auto axes only the mesh is known: then rows are asked for, which XLA brings about by all-to-alls, never by
-gathering.
+Inside jit with Auto axes only the mesh is known: then rows are requested, for which XLA uses all-to-alls and gathers nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from ....frameworks.jax import named_sharding, traced
 from ...placement import Grid, Placement
 
-# With Auto axes a matrix inside jit may also be a small one that is whole on every device: up to this order it is left to XLA,
-# which gathers it.
+# With Auto axes a matrix inside jit may also be small and whole on every device: up to this order it is left to XLA, which
+# gathers it.
 AUTO_FROM = 512
 
 
 def route(a: Any) -> Placement | None:
-    """How the last two axes of ``a`` are split, or None where they are not: then it is an ordinary array."""
+    """How the last two axes of ``a`` are split; None if they are not, and it is an ordinary array."""
     sharding, known = named_sharding(a)
     if sharding is None or a.ndim < 2:
         return None
@@ -39,7 +38,7 @@ def route(a: Any) -> Placement | None:
 
 
 def grid_of(spec: Any, mesh: Any, ndim: int = 2) -> Grid:
-    """The axes that split rows and columns. Those of one device are kept: with Explicit axes they are part of the type."""
+    """The axes that split rows and columns. Axes of one device are kept, as Explicit axes are part of the type."""
     entries = (tuple(spec) + (None,) * ndim)[:ndim][-2:]
     if ndim == 1:
         entries = (*entries, None)
@@ -55,7 +54,7 @@ def _axes(entry: Any, mesh: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
-    """Rows over all axes of the mesh, or over as many as divide them."""
+    """Rows over all axes of the mesh, or over as many axes as divide the rows."""
     axes = tuple((name, size) for name, size in mesh.shape.items() if size > 1)
     while axes and shape[0] % prod(size for _, size in axes):
         axes = axes[:-1]
@@ -63,7 +62,7 @@ def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
 
 
 def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
-    """A right-hand side that the devices of the matrix can read, and its own grid there (None: whole on each of them)."""
+    """The right-hand side on the devices of the matrix, and its grid there (None: whole on each of them)."""
     sharding, known = named_sharding(b)
     if sharding is not None and known:
         kept = _on(sharding.mesh, placement.mesh)
@@ -80,7 +79,7 @@ def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
 
 
 def placed_back(x: Any, b: Any, placement: Placement) -> Any:
-    """A solution where its right-hand side was, if that was on another mesh."""
+    """The solution, moved back if its right-hand side was on another mesh."""
     sharding = None if traced(b) or traced(x) else getattr(b, "sharding", None)
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1 or _on(sharding.mesh, placement.mesh):
         return x
@@ -88,7 +87,7 @@ def placed_back(x: Any, b: Any, placement: Placement) -> Any:
 
 
 def _on(mesh: Any, other: Any) -> bool | None:
-    """True: the same mesh. False: it differs in the kinds of its axes alone. None: another one."""
+    """True: the same mesh. False: only the kinds of the axes differ. None: another mesh."""
     if mesh == other:
         return True
     if dict(mesh.shape) != dict(other.shape):
@@ -100,7 +99,7 @@ def _on(mesh: Any, other: Any) -> bool | None:
 
 
 def placed_now(placement: Placement, x: Any) -> Placement:
-    """The placement on the mesh of the array ``x``, where that is known."""
+    """The placement on the mesh of the array ``x``, if that is known."""
     sharding = None if traced(x) else getattr(x, "sharding", None)
     return replace(placement, mesh=sharding.mesh) if isinstance(sharding, NamedSharding) else placement
 
@@ -128,7 +127,7 @@ def on_one_device(a: Any) -> Any:
 
 
 def put_back(x: Any, like: Any) -> Any:
-    """A matrix from one device to where ``like`` is; by rows alone where its columns cannot be split that way."""
+    """Place a matrix of one device as ``like``; split only by rows if its columns cannot be split that way."""
     mesh, spec = like.sharding.mesh, like.sharding.spec
     grid = grid_of(spec, mesh)
     rows, columns = (*spec, None, None)[:2]
@@ -146,7 +145,7 @@ def mesh_of(whole: Any) -> Any:
 
 
 def on_the_device(x: Any, whole: Any) -> Any:
-    """An array, split or not, on the device of ``whole``; what is neither JAX's nor NumPy's stays."""
+    """An array, split or not, on the device of ``whole``; anything that is neither JAX's nor NumPy's unchanged."""
     if not isinstance(x, (jax.Array, np.ndarray)):
         return x
     x = on_one_device(x) if not getattr(x, "is_fully_addressable", True) else x
@@ -165,7 +164,7 @@ def replicated(x: Any, a: Any) -> Any:
 
 
 def resharded(x: Any, mesh: Any, spec: Any) -> Any:
-    """An array in traced code, with this spec in its type where the axes of the mesh are Explicit; others have none there."""
+    """An array in traced code, with this spec in its type if the axes of the mesh are Explicit."""
     kinds = {str(kind).rpartition(".")[2] for kind in getattr(mesh, "axis_types", None) or ()}
     return _reshard(x, NamedSharding(mesh, spec)) if kinds == {"Explicit"} else x
 

@@ -18,9 +18,9 @@ from .substitution import dot
 
 
 def local_eigh(a: Any, grid: Grid, cut: Panels, part: tuple[int, int], vectors: bool) -> tuple[Any, Any, Any]:
-    """The eigenvalues ``part``, my block of their eigenvectors (or None), and the status: not zero for NaN and Inf.
+    """The eigenvalues ``part``, my block of their eigenvectors (or None), and the status, which is not zero for NaN and Inf.
 
-    ``a``: my block of a Hermitian matrix, both of its triangles.
+    ``a``: my block of a Hermitian matrix with both triangles.
     """
     axes = grid.order
     c = to_panels(a, grid, cut)
@@ -38,7 +38,7 @@ def local_eigh(a: Any, grid: Grid, cut: Panels, part: tuple[int, int], vectors: 
 
 
 class Values(NamedTuple):
-    """A singular value decomposition in panels; of those that were not asked for None."""
+    """A singular value decomposition in panels; None for vectors that are not needed."""
 
     u: Any
     s: Any
@@ -49,9 +49,9 @@ class Values(NamedTuple):
 def singular(c: Any, rows: int, cut: Panels, axes: tuple[str, ...], vectors: bool) -> Values:
     """A = U S V^H from the columns of my panels of a matrix with at least as many rows as columns.
 
-    The right vectors are eigenvectors of the matrix (0, B^T; B, 0), whose rows in turn are tridiagonal. Where a singular value
-    is small, they may lose their length, and that of the larger ones is what Q of the QR decomposition leaves alone. Errors
-    stay as small as eps ||A||: they are of the size eps ||A|| / s, and are multiplied by s.
+    The right vectors are eigenvectors of the matrix (0, B^T; B, 0), which is tridiagonal with its rows interleaved. For a small
+    singular value they may lose their length; a QR decomposition restores it and does not change the vectors of larger values.
+    The error of a vector is of the size eps ||A|| / s and is multiplied by s, so that errors stay as small as eps ||A||.
     """
     c, scale, info = scaled(c[:rows], axes)
     n = cut.n
@@ -118,7 +118,7 @@ def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None, cut:
 
 
 def local_complete(u: Any, grid: Grid, cut: Panels) -> Any:
-    """My block of a square matrix with orthonormal columns, of which the first are those of U."""
+    """My block of a square matrix with orthonormal columns that begins with those of U."""
     axes, m = grid.order, u.shape[0] * grid.p
     columns = one_panel(m, grid)
     f, taus = orthogonal.factor(to_panels(u, grid, cut), cut, axes)
@@ -140,7 +140,7 @@ def local_qr(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any]:
 
 
 def scaled(c: Any, axes: tuple[str, ...]) -> tuple[Any, Any, Any]:
-    """The matrix divided by its largest entry, that number, and the status; zeros if not all is finite."""
+    """The matrix divided by its largest entry, that entry, and the status; zeros if an entry is not finite."""
     good = jnp.all(jnp.isfinite(c))
     largest = lax.pmax(jnp.stack([jnp.max(jnp.abs(jnp.where(good, c, 0))), 1 - good.astype(jnp.real(c).dtype)]), axes)
     scale = jnp.where(largest[0] > 0, largest[0], 1)
@@ -154,19 +154,19 @@ def one_panel(n: int, grid: Grid) -> Panels:
 
 
 def padded(x: Any, cut: Panels) -> Any:
-    """With rows of zeros, as many as the panels have columns together."""
+    """With rows of zeros added, up to the padded number of columns."""
     return jnp.pad(x, ((0, cut.padded - x.shape[0]), (0, 0)))
 
 
 def in_columns(rows: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """The columns of my panels, all rows, of a matrix whose rows the devices have in turn: (blocks, width, n)."""
+    """The columns of my panels, from a matrix whose blocks of rows the devices own in turn: (blocks, width, n)."""
     x = jnp.pad(rows, ((0, 0), (0, 0), (0, cut.padded - cut.n)))
     x = x.reshape(*rows.shape[:2], cut.each, cut.devices, cut.width)
     return exchange(x, axes, 3, 1).reshape(-1, cut.columns)
 
 
 def in_rows_of(x: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """All rows of a narrow matrix of which each device has those of its panels."""
+    """All rows of a narrow matrix, of which each device has the rows of its panels."""
     parts = x.reshape(cut.each, cut.width, -1)
     return lax.all_gather(parts, axes, axis=1).reshape(cut.padded, -1)
 
@@ -180,7 +180,7 @@ def turned_panels(x: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
 
 
 def result_grid(shape: tuple[int, int], grid: Grid) -> Grid | None:
-    """How a result of another shape is split: as the matrix is, or turned, or along one axis; None: whole on every device."""
+    """How a result of another shape is split: like the matrix, or its transpose, or along one axis; None: not at all."""
     both = grid.rows + grid.columns
     grids = (grid, grid.turned(), Grid(both, (), grid.order), Grid((), both, grid.order))
     fits = (each for each in grids if shape[0] % each.p == 0 and shape[1] % each.q == 0)

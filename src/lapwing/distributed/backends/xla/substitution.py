@@ -1,6 +1,6 @@
-"""Triangular systems inside shard_map: the devices own column panels of the matrix in turn, and the same rows of the right.
+"""Triangular systems inside shard_map: the devices own column panels of the matrix in mirror, and those rows of the right side.
 
-Both ways read the matrix by rows of blocks, of which every device has a part, and exchange one block of the right-hand side
+Both solves read the matrix by rows of blocks, of which every device has a part, and exchange one block of the right-hand side
 for each panel.
 """
 
@@ -20,7 +20,7 @@ dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 class Triangle(NamedTuple):
-    """My panels of T, of which only T's triangle is read; its diagonal blocks and their inverses, on every device."""
+    """My panels, of which only the triangle is read, and on every device the diagonal blocks and their inverses."""
 
     panels: Any
     diagonal: Any
@@ -34,11 +34,11 @@ def gather_solve(t: Any, b: Any, cut: Panels, axes: tuple[str, ...], *, below: b
     """
     device, k = place(axes), b.shape[-1]
     x = jnp.zeros_like(b)
-    for first, last, turn in _halves(cut, ascending=below):
-        begin, end = (0, last) if below else (first, cut.each)  # slots that may have an x by now; the others hold zero
+    for first, last, mirror in _halves(cut, ascending=below):
+        begin, end = (0, last) if below else (first, cut.each)  # slots that may have an x already; the others are zero
 
-        def step(i: Any, x: Any, begin: int = begin, end: int = end, turn: int | None = turn) -> Any:
-            i = i if turn is None else turn - i
+        def step(i: Any, x: Any, begin: int = begin, end: int = end, mirror: int | None = mirror) -> Any:
+            i = i if mirror is None else mirror - i
             owner, slot = i % cut.devices, i // cut.devices
             row = lax.dynamic_slice(t.panels, (i * cut.width, begin * cut.width), (cut.width, (end - begin) * cut.width))
             part = -dot(row, x[begin:end].reshape((end - begin) * cut.width, k))
@@ -53,11 +53,11 @@ def gather_solve(t: Any, b: Any, cut: Panels, axes: tuple[str, ...], *, below: b
 def scatter_solve(t: Any, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
     """T^-H B: x_i <- T_ii^-H b_i, then b_j <- b_j - T_ij^H x_i for my own j."""
     device, k = place(axes), b.shape[-1]
-    for first, last, turn in _halves(cut, ascending=not below):
-        begin, end = (0, last) if below else (first, cut.each)  # slots that something is still taken from
+    for first, last, mirror in _halves(cut, ascending=not below):
+        begin, end = (0, last) if below else (first, cut.each)  # slots that still change
 
-        def step(i: Any, x: Any, begin: int = begin, end: int = end, turn: int | None = turn) -> Any:
-            i = i if turn is None else turn - i
+        def step(i: Any, x: Any, begin: int = begin, end: int = end, mirror: int | None = mirror) -> Any:
+            i = i if mirror is None else mirror - i
             owner, slot = i % cut.devices, i // cut.devices
             mine = lax.dynamic_index_in_dim(x, slot, keepdims=False)
             l, v = _blocks(t, i)
@@ -81,7 +81,7 @@ def left_solve(b: Any, t: Any, v: Any) -> Any:
 
 
 def _halves(cut: Panels, ascending: bool) -> list[tuple[int, int, int | None]]:
-    """Two ranges of slots, in the order of the work, and what a descending counter is taken from."""
+    """Two ranges of slots, in the order of the work, and for a descending order the sum of the first and last step."""
     ranges = cut.windows(2)
     if ascending:
         return [(first, last, None) for first, last in ranges]
@@ -93,6 +93,6 @@ def _blocks(t: Any, i: Any) -> tuple[Any, Any]:
 
 
 def _store(x: Any, x_i: Any, slot: Any, owner: Any) -> Any:
-    # only the slot of x is touched: the rest stays where it is
+    # written in place: only this slot of x changes
     kept = lax.dynamic_index_in_dim(x, slot, keepdims=False)
     return lax.dynamic_update_slice(x, jnp.where(owner, x_i, kept)[None], (slot, 0, 0))

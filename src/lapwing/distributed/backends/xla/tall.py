@@ -1,6 +1,7 @@
 """Long and narrow matrices split over devices: A = Q R by a QR of each block of rows and one of the small factors together.
 
-Only n x n matrices travel. What follows (svd, least squares, polar) works with R. A wide matrix is the adjoint of a tall one.
+Only n x n matrices travel. The SVD, least squares and the polar decomposition use R. A wide matrix is the adjoint of a tall
+one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def tsqr(a: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def small_svd(r: Any) -> tuple[Any, Any, Any, Any]:
-    """The SVD of a small matrix that every device has; the status is not zero where it held NaN or Inf."""
+    """The SVD of a small matrix that every device has; the status is not zero if it height NaN or Inf."""
     good = jnp.all(jnp.isfinite(r))
     u, s, vh = jnp.linalg.svd(jnp.where(good, r, 0), full_matrices=False)
     info = 1 - good.astype(jnp.int32)
@@ -61,11 +62,11 @@ def local_polar(a: Any, grid: Grid) -> tuple[Any, Any, Any]:
 
 
 def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None) -> tuple[Any, ...]:
-    rows, held = whole_rows(a, grid), a.shape[0]
+    rows, height = whole_rows(a, grid), a.shape[0]
     b = b if right is None else gathered(b, right)
-    # my rows of B lie where my rows of A do
-    mine = lax.dynamic_slice_in_dim(b, place(grid.row_axes) * held, held)
-    mine = jnp.pad(mine, ((0, grid.q * rows.shape[0] - held), (0, 0)))
+    # the same rows of B as of A
+    mine = lax.dynamic_slice_in_dim(b, place(grid.row_axes) * height, height)
+    mine = jnp.pad(mine, ((0, grid.q * rows.shape[0] - height), (0, 0)))
     mine = lax.dynamic_slice_in_dim(mine, place(grid.column_axes) * rows.shape[0], rows.shape[0])
     q, r = tsqr(rows, grid.order)
     u, s, vh, info = small_svd(r)
@@ -83,12 +84,12 @@ def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None) -> t
 
 
 def qr(placement: Placement, a: Any) -> tuple[Any, Any]:
-    """Q where A was, R on every device."""
+    """Q placed as A, R on every device."""
     return _mapped(local_qr, placement, (True, False), a)  # type: ignore[no-any-return]
 
 
 def svd(placement: Placement, turned: bool, a: Any) -> tuple[Any, ...]:
-    """U where A was, S and V^H on every device, and the status; of a wide matrix V^H is where A was."""
+    """U placed as A, S and V^H on every device, and the status; for a wide matrix V^H is placed as A."""
     if turned:
         v, s, uh, info = svd(_turned(placement), False, adjoint(a))
         return adjoint(uh), s, adjoint(v), info
@@ -96,7 +97,7 @@ def svd(placement: Placement, turned: bool, a: Any) -> tuple[Any, ...]:
 
 
 def polar(placement: Placement, turned: bool, a: Any) -> tuple[Any, ...]:
-    """A = U P of a tall matrix, A = P U of a wide one; U where A was, P on every device."""
+    """A = U P of a tall matrix, A = P U of a wide one; U placed as A, P on every device."""
     if turned:
         u, p, info = polar(_turned(placement), False, adjoint(a))
         return adjoint(u), p, info
@@ -124,7 +125,7 @@ def _mapped(function: Any, placement: Placement, split: tuple[bool, ...], a: Any
 
 
 def _differentiable(name: str, placement: Placement, function: Any, specs: Any, *fixed: Any) -> Any:
-    """The derivatives are those of the algorithm for any shape, values and tangents together: signs are its own."""
+    """For derivatives use the algorithm for any shape, for values and tangents together, as its signs may differ."""
     guarded = jax.custom_jvp(function)
 
     @guarded.defjvp
@@ -133,8 +134,8 @@ def _differentiable(name: str, placement: Placement, function: Any, specs: Any, 
 
         general = {"svd": partial(dense.svd, placement, True)}.get(name) or partial(getattr(dense, name), placement, *fixed)
         place = lambda x, spec: sharding.resharded(x, placement.mesh, spec)  # noqa: E731
-        made = lambda *arrays: tuple(map(place, general(*arrays), specs))  # noqa: E731
-        return jax.jvp(made, primals, tangents)
+        placed = lambda *arrays: tuple(map(place, general(*arrays), specs))  # noqa: E731
+        return jax.jvp(placed, primals, tangents)
 
     return guarded
 

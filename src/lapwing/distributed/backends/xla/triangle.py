@@ -1,4 +1,4 @@
-"""Triangular matrices inside shard_map: their panels with the diagonal blocks inverted, and what follows from them."""
+"""Triangular matrices inside shard_map: their panels with inverted diagonal blocks, and solves and inverses from these."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def inverse_of(f: Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
 
 
 def local_triangle(a: Any, grid: Grid, upper: bool, strict: bool = False) -> Any:
-    """My block, with zeros for what is not of the triangle."""
+    """My block, with zeros outside of the triangle."""
     rows, columns = places(a, grid)
     shift = 1 if strict else 0
     return jnp.where(columns - rows >= shift if upper else rows - columns >= shift, a, 0)
@@ -69,7 +69,7 @@ def local_diagonal(a: Any, grid: Grid) -> Any:
 
 
 def places(a: Any, grid: Grid) -> tuple[Any, Any]:
-    """The rows and columns of the matrix that my block has."""
+    """The numbers of the rows and columns in my block."""
     rows = place(grid.row_axes) * a.shape[0] + jnp.arange(a.shape[0])
     columns = place(grid.column_axes) * a.shape[1] + jnp.arange(a.shape[1])
     return rows[:, None], columns[None]

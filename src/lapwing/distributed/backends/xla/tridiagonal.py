@@ -1,7 +1,7 @@
 """Hermitian matrices to real tridiagonal form inside shard_map, on column panels that the devices own in turn.
 
-A = Q T Q^H by reflections, a panel at a time: inside a panel the matrix stays as it was, and each reflection needs one product
-of it with a vector, to which each device gives the entries of its own columns; then all columns are updated by products.
+A = Q T Q^H by reflections, a panel at a time. During a panel the matrix is not changed, and each reflection needs one product
+of it with a vector, of which each device computes the entries of its own columns; then products update all columns.
 """
 
 from __future__ import annotations
@@ -73,6 +73,6 @@ def reduce(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any, Any, A
 
 
 def in_rows(x: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """All entries, in their order, of a vector of which each device has those of its (last) panels."""
+    """All entries of a vector, in order; each device has the entries of its (last) panels."""
     parts = x.reshape(-1, cut.width)
     return (lax.all_gather(parts, axes, axis=1) if axes else parts).reshape(-1)
