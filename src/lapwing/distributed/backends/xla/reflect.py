@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from .layout import adjoint, place
+from .layout import adjoint, numbers, place
 from .panels import Panels
 from .substitution import dot
 
@@ -66,6 +66,37 @@ def panel_of(c: Any, k: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
     """Panel k on every device."""
     mine = lax.dynamic_slice(c, (0, k // cut.devices * cut.width), (c.shape[0], cut.width))
     return lax.psum(jnp.where(place(axes) == k % cut.devices, mine, 0), axes) if axes else mine
+
+
+def reduce_panels(c: Any, cut: Panels, axes: tuple[str, ...], columns: Any) -> tuple[Any, Any, Any, Any]:
+    """Reduce a matrix to two diagonals by reflections, panel by panel: diagonal, off-diagonal, stored vectors, and factors.
+
+    ``c``: the columns of my panels, shape (padded, columns), zero in the padding. ``columns`` computes the reflections of panel
+    k of ``a``, my columns of the trailing matrix from row and column ``top`` on. It returns X and Y of A <- A - X Y^H (of Y the
+    rows ``mine``, which are those of my columns), the vectors to store, and ``known`` = (diagonal, off-diagonal, factors).
+    """
+    b, total, device = cut.width, cut.padded, place(axes)
+    real = jnp.real(c[:1, 0])
+    state = (jnp.zeros(total, real.dtype), jnp.zeros(total, real.dtype), jnp.zeros(total, c.dtype))
+    for first, last in cut.few_windows():
+        top, left = first * cut.devices * b, first * b
+        rows = jnp.arange(total - top)
+        mine = numbers(cut, axes)[first:].reshape(-1) - top
+
+        def step(k: Any, state: Any, top: int = top, first: int = first, rows: Any = rows, mine: Any = mine) -> Any:
+            a, *known = state
+            slot = k // cut.devices - first
+            panel = panel_of(a, k - first * cut.devices, cut, axes)
+            x, y, vectors, known = columns(a, panel, k, top, rows, mine, known, cut, axes)
+            a = a - dot(x, adjoint(y))
+            kept = lax.dynamic_slice(a, (0, slot * b), vectors.shape)
+            a = lax.dynamic_update_slice(a, jnp.where(device == k % cut.devices, vectors, kept), (0, slot * b))
+            return a, *known
+
+        part, *state = lax.fori_loop(first * cut.devices, last * cut.devices, step, (c[top:, left:], *state))
+        c = lax.dynamic_update_slice(c, part, (top, left))
+    d, e, taus = state
+    return d, e, c, taus
 
 
 def apply(c: Any, taus: Any, x: Any, cut: Panels, axes: tuple[str, ...], below: int, many: int) -> Any:

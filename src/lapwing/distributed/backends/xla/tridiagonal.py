@@ -11,9 +11,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from .layout import adjoint, numbers, place
+from .layout import adjoint
 from .panels import Panels
-from .reflect import panel_of, reflection
+from .reflect import reduce_panels, reflection
 from .substitution import dot
 
 
@@ -23,53 +23,38 @@ def reduce(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any, Any, A
     ``c``: the columns of my panels of a whole Hermitian matrix, shape (padded, columns), zero in the padding. The vectors begin
     one row under the diagonal.
     """
-    b, total, device = cut.width, cut.padded, place(axes)
-    real = jnp.real(c[:1, 0])
-    state = (jnp.zeros(total, real.dtype), jnp.zeros(total, real.dtype), jnp.zeros(total, c.dtype))
-    for first, last in cut.few_windows():
-        top, left = first * cut.devices * b, first * b
-        rows = jnp.arange(total - top)
-        mine = numbers(cut, axes)[first:].reshape(-1) - top
+    return reduce_panels(c, cut, axes, _columns)
 
-        def step(k: Any, state: Any, top: int = top, first: int = first, rows: Any = rows, mine: Any = mine) -> Any:
-            a, *known = state
-            slot = k // cut.devices - first
-            panel = panel_of(a, k - first * cut.devices, cut, axes)
 
-            def column(i: Any, state: Any) -> Any:
-                v, w, d, e, taus = state
-                at = k * b - top + i
-                # the column as it is now: A_j - V W_j^H - W V_j^H
-                v_j, w_j = (lax.dynamic_index_in_dim(x, at, keepdims=False) for x in (v, w))
-                x = lax.dynamic_index_in_dim(panel, i, 1, keepdims=False) - dot(v, jnp.conj(w_j)) - dot(w, jnp.conj(v_j))
-                new, t, beta = reflection(x, at + 1)
-                # y = A v, whose entries of my columns I have
-                y = in_rows(dot(jnp.conj(new), a), cut, axes)
-                y = jnp.conj(y) - dot(v, dot(adjoint(w), new)) - dot(w, dot(adjoint(v), new))
-                y = t * jnp.where(rows > at, y, 0)
-                y = y - jnp.conj(t) / 2 * jnp.sum(jnp.conj(new) * y) * new
-                put = lax.dynamic_update_slice
-                return (
-                    put(v, jnp.where(t == 0, 0, new)[:, None], (0, i)),
-                    put(w, y[:, None], (0, i)),
-                    put(d, jnp.real(lax.dynamic_slice(x, (at,), (1,))), (top + at,)),
-                    put(e, beta[None], (top + at,)),
-                    put(taus, t[None], (top + at,)),
-                )
+def _columns(a: Any, panel: Any, k: Any, top: int, rows: Any, mine: Any, known: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """The reflections of one panel, for :func:`.reflect.reduce_panels`."""
+    b = cut.width
 
-            zero = jnp.zeros((rows.shape[0], b), a.dtype)
-            v, w, *known = lax.fori_loop(0, b, column, (zero, zero, *known))
-            # A <- A - V W^H - W V^H for my columns
-            both, other = jnp.concatenate([v, w], 1), jnp.concatenate([w[mine], v[mine]], 1)
-            a = a - dot(both, adjoint(other))
-            kept = lax.dynamic_slice(a, (0, slot * b), v.shape)
-            a = lax.dynamic_update_slice(a, jnp.where(device == k % cut.devices, v, kept), (0, slot * b))
-            return a, *known
+    def column(i: Any, state: Any) -> Any:
+        v, w, d, e, taus = state
+        at = k * b - top + i
+        # the column as it is now: A_j - V W_j^H - W V_j^H
+        v_j, w_j = (lax.dynamic_index_in_dim(x, at, keepdims=False) for x in (v, w))
+        x = lax.dynamic_index_in_dim(panel, i, 1, keepdims=False) - dot(v, jnp.conj(w_j)) - dot(w, jnp.conj(v_j))
+        new, t, beta = reflection(x, at + 1)
+        # y = A v, of which I have the entries of my columns
+        y = in_rows(dot(jnp.conj(new), a), cut, axes)
+        y = jnp.conj(y) - dot(v, dot(adjoint(w), new)) - dot(w, dot(adjoint(v), new))
+        y = t * jnp.where(rows > at, y, 0)
+        y = y - jnp.conj(t) / 2 * jnp.sum(jnp.conj(new) * y) * new
+        put = lax.dynamic_update_slice
+        return (
+            put(v, jnp.where(t == 0, 0, new)[:, None], (0, i)),
+            put(w, y[:, None], (0, i)),
+            put(d, jnp.real(lax.dynamic_slice(x, (at,), (1,))), (top + at,)),
+            put(e, beta[None], (top + at,)),
+            put(taus, t[None], (top + at,)),
+        )
 
-        part, *state = lax.fori_loop(first * cut.devices, last * cut.devices, step, (c[top:, left:], *state))
-        c = lax.dynamic_update_slice(c, part, (top, left))
-    d, e, taus = state
-    return d, e, c, taus
+    zero = jnp.zeros((rows.shape[0], b), a.dtype)
+    v, w, *known = lax.fori_loop(0, b, column, (zero, zero, *known))
+    # A <- A - V W^H - W V^H for my columns
+    return jnp.concatenate([v, w], 1), jnp.concatenate([w[mine], v[mine]], 1), v, known
 
 
 def in_rows(x: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
