@@ -27,7 +27,7 @@ class Case:
     matrix: str = "random"
     operation: str = "cholesky"
     part: tuple[int, int] | None = None  # of the spectrum: index of the first eigenvalue, and the number of them
-    k: int = 1  # right-hand sides, where the operation has them
+    k: int = 1  # right-hand sides, if the operation has them
     rows: int | None = None  # for a tall matrix
     assume: str = "general"  # or "pos", "symmetric", "lower"
     precision: str = "full"  # or "mixed"
@@ -78,7 +78,8 @@ class Case:
 
 
 class Entry(NamedTuple):
-    """A contender: lapwing called through ``library`` with ``engine``; with None the library's own routine of that name."""
+    """A contender: lapwing with arrays of ``library`` and ``engine``; without an engine the library's own routine of that
+    name."""
 
     name: str
     library: str
@@ -103,7 +104,7 @@ class Timing:
 
     @property
     def unsteady(self) -> bool:
-        """Whether the repeats differ so much that the minimum does not show what a call usually takes."""
+        """Whether the repeats differ so much that the minimum is not the time of a usual call."""
         return self.median > _UNSTEADY * self.minimum
 
     @property
@@ -111,7 +112,7 @@ class Timing:
         return median(self.seconds)
 
 
-WRONG = "wrong answer"  # how the reason begins where a peer's answer failed the check
+WRONG = "wrong answer"  # the reason begins so if a peer's answer failed the check
 
 
 class Absent(NamedTuple):
@@ -185,5 +186,5 @@ class Report(NamedTuple):
     rows: tuple[Row, ...]
     bandwidth: float | None = None  # bytes per second of a device copy
     notes: tuple[str, ...] = ()
-    peer_calls: tuple[tuple[str, str], ...] = ()  # how each peer was called, in words
+    peer_calls: tuple[tuple[str, str], ...] = ()  # each peer and the text of its call
     left_out: tuple[str, ...] = ()  # cases that were asked for and not measured, with the reason

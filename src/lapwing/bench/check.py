@@ -1,4 +1,4 @@
-"""Is the answer right? Checked in float64 or complex128, on the host, whatever computed it. Here the Cholesky factor."""
+"""Checks of answers, in float64 or complex128 on the host, whatever computed them; here that of the Cholesky factor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_factor(a: np.ndarray, factor: np.ndarray, *, upper: bool = False) -> C
 
 
 def check_cholesky_on_device(library: Library, a: Any, factor: Any, case: Case) -> Check:
-    """An estimate for one large matrix on its device; a few rows of the other triangle are looked at."""
+    """An estimate for one large matrix on its device; only a few rows of the other triangle are checked."""
     assert library.wide is not None
     n = case.n
     z = library.put(probes(n, case.dtype), case.device)
@@ -106,7 +106,7 @@ def _large(a: np.ndarray, factor: np.ndarray, vectors: np.ndarray, upper: bool) 
 
 
 def small_enough(work: float) -> bool:
-    """Whether the whole residual may be formed, or is estimated with ``probes``."""
+    """Whether to form the whole residual; if not, it is estimated with ``probes``."""
     return work <= _EXACT_WORK
 
 

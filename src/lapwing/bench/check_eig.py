@@ -1,4 +1,4 @@
-"""Are eigenvalues, eigenvectors and Schur forms of general matrices right? A V = V W, A = Z T Z^H."""
+"""Checks of eigenvalues, eigenvectors and Schur forms of general matrices: A V = V W, A = Z T Z^H."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the eigenpairs right? A V = V W, V orthonormal, and W the part of the spectrum that was asked for."""
+"""Checks of eigenpairs: A V = V W, V is orthonormal, and W is the part of the spectrum that the case names."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def _complete(a: np.ndarray, w: np.ndarray, v: np.ndarray, part: tuple[int, int]
 def _none_beyond(m: Any, w: Any, v: Any, part: tuple[int, int], tolerance: float, cholesky: Callable[[Any], Any]) -> bool:
     """Whether no eigenvalue beyond the cut was missed, for arrays of any library that can be written.
 
-    If so, moving the given values to the cut leaves all others on one side of it, which a Cholesky factorisation shows.
+    Then, if the given values are shifted to the cut, all others are on one side of it, which a Cholesky factorisation shows.
     """
     sign, cut = (-1, w[0]) if part[0] > 0 else (1, w[-1])
-    rest = sign * (m - (v * (w - cut)) @ adjoint(v))
+    shifted = sign * (m - (v * (w - cut)) @ adjoint(v))
     index = np.arange(len(m))
-    rest[index, index] += tolerance - sign * cut
-    return _definite(cholesky, rest)
+    shifted[index, index] += tolerance - sign * cut
+    return _definite(cholesky, shifted)
 
 
 def _outermost(a: np.ndarray, w: np.ndarray, part: tuple[int, int], size: float) -> str:

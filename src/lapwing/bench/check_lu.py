@@ -1,4 +1,4 @@
-"""Are LU factors and determinants right?"""
+"""Checks of LU factors and determinants."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DETERMINANTS_WORK = 4e9  # batch n^3 up to which all determinants are compared 
 def check_lu(a: np.ndarray, answer: Any, case: Case) -> Check:
     """||A[rows] - L U|| / (n eps ||A||), the largest of the batch, in the Frobenius norm.
 
-    Libraries give the order of the rows, or the row swaps counted from 0 or from 1; the reading with the least residual is
-    the one that the library means.
+    Libraries return the order of the rows, or row swaps counted from 0 or from 1. All three are tried, and the one with the
+    least residual counts.
     """
     lu, order = (np.asarray(x) for x in answer)
     if lu.shape != a.shape or lu.dtype != a.dtype or order.shape != a.shape[:-1]:
@@ -60,7 +60,7 @@ def check_lu_on_device(library: Library, a: Any, answer: Any, case: Case) -> Che
 
 
 def _readings(orders: np.ndarray) -> Iterator[np.ndarray]:
-    """The orders of the rows that these numbers may stand for, one array of all matrices for each reading."""
+    """The row orders that these numbers may mean, one array of all matrices for each meaning."""
     n = orders.shape[-1]
     if (np.sort(orders, -1) == np.arange(n)).all():
         yield orders
@@ -81,7 +81,7 @@ def _after_swaps(swaps: np.ndarray) -> np.ndarray:
 
 
 def check_determinant(a: np.ndarray, answer: Any, case: Case) -> Check:
-    """Of sign and logarithm, or of the determinant itself, against numpy.linalg.slogdet."""
+    """Compare sign and logarithm, or the determinant itself, with numpy.linalg.slogdet."""
     parts = tuple(np.asarray(x) for x in (answer if isinstance(answer, tuple) else (answer,)))
     if any(x.shape != case.lead or x.dtype.kind not in "fc" for x in parts):  # SciPy's det gives doubles
         return Check(float("inf"), True)
@@ -111,9 +111,9 @@ def _sign_and_logarithm(parts: list[Any]) -> tuple[Any, Any]:
 
 
 def _determinant_error(linalg: Any, m: Any, sign: Any, logarithm: Any, z: Any) -> Any:
-    """The error of the logarithm and the sign, over the change that they have when A changes by its rounding errors.
+    """The error of the logarithm and the sign, relative to their change when A changes by its rounding errors.
 
-    A change E of A changes log det(A) by the trace of A^-1 E, in the mean about ||A^-1|| ||E|| / n.
+    A change E of A changes log det(A) by the trace of A^-1 E, on average by about ||A^-1|| ||E|| / n.
     """
     right_sign, right = linalg.slogdet(m)
     sensitivity = norm(m) * norm(linalg.solve(m, z + 0 * m[..., :1])) / m.shape[-1]  # the probes, for each matrix

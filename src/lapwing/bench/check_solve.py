@@ -1,4 +1,4 @@
-"""Are solutions, inverses and decompositions right? Backward errors, residuals and orthogonality."""
+"""Checks of solutions, inverses and decompositions: backward errors, residuals and orthogonality."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NOT_DESCENDING = "the singular values are not descending from the largest, or n
 
 
 def check_solution(inputs: Any, answer: Any, case: Case) -> Check:
-    """``inputs`` is the matrix, or a pair of it and right-hand sides. The largest of the batch, in the Frobenius norm.
+    """``inputs`` is the matrix, or a pair of it and right-hand sides. The largest residual of the batch, in the Frobenius norm.
 
     solve: ||b - A x|| / (||A|| ||x|| + ||b||) for each right-hand side; inv: ||A X - I|| / (||A|| ||X||);
     qr: ||A - Q R|| / ||A||; svd: ||A - U S V^H|| / ||A||; lstsq: ||A^H (b - A x)|| / (||A|| (||A|| ||x|| + ||b||)).
-    All over n eps.
+    All are divided by n eps.
     """
     inputs, answer = _tuple(inputs), tuple(np.asarray(x) for x in _tuple(answer))
     dtype = np.dtype(case.dtype)
@@ -87,11 +87,11 @@ def _relative(operation: str, inputs: tuple[Any, ...], answer: tuple[Any, ...], 
     a, size = inputs[0], norm(inputs[0])
     if operation in ("solve", "lstsq"):
         b, x = inputs[1], answer[0]
-        rest = b - a @ x
+        residual = b - a @ x
         scale = size[..., None] * norm(x, -2) + norm(b, -2)
         if operation == "lstsq":
-            rest, scale = adjoint(a) @ rest, size[..., None] * scale
-        return norm(rest, -2) / scale, 0 * size
+            residual, scale = adjoint(a) @ residual, size[..., None] * scale
+        return norm(residual, -2) / scale, 0 * size
     if operation == "inv":
         return norm(a @ (answer[0] @ z) - z) / (size * norm(answer[0])), 0 * size
     left = answer[0]

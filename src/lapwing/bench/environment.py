@@ -57,7 +57,7 @@ class Environment:
     driver: str
 
     def hardware(self, device: str) -> str:
-        """Its name in records, as the planner spells it."""
+        """The name of the hardware in records."""
         return self.gpus[0].name if device == "cuda" else f"{self.instructions}, {self.threads} threads"
 
 

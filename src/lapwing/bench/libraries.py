@@ -27,7 +27,7 @@ def open_library(name: str) -> Library:
 
 
 def allow_float64_in_jax() -> None:
-    """Only for a process that runs nothing else: the switch holds for all of it."""
+    """Only for a process that runs nothing else, as the switch applies to the whole process."""
     if installed("jax"):
         import jax
 

@@ -35,7 +35,7 @@ class Library:
         return np.asarray(x)
 
     def compiled(self, call: Call) -> Call:
-        """The call as users of the library run it, compiled where that is usual."""
+        """The call as users of the library run it, compiled if that is usual."""
         return call
 
     def waited(self, call: Call, a: Any) -> Callable[[], Any]:

@@ -16,7 +16,7 @@ from .libraries import PEERS
 from .measure import measure, peer_entries
 from .table import seconds_in_words, times_in_words
 
-# How each operation of the map is asked for; in "lstsq" the matrices are 4n x n.
+# The case of each operation of the map; for "lstsq" the matrices are 4n x n.
 OPERATIONS: dict[str, dict[str, str]] = {
     "cholesky": {"operation": "cholesky"},
     "solve": {"operation": "solve"},
@@ -40,13 +40,13 @@ OPERATIONS: dict[str, dict[str, str]] = {
 }
 _SPECTRA = ("svd", "svdvals", "eigh", "eigvalsh", "eig", "eigvals", "schur")
 _TALL = 4  # rows of a least-squares problem, in multiples of n
-# A cell whose ratio is inside is at par: times vary by this much.
+# A cell with a ratio in this range is at par, as times vary by this much.
 PAR = (0.97, 1.03)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """(n, batch) of many matrices, n of one; cells beyond the flops are left out: those of spectra, and of the others.
+    """(n, batch) for batches, n for single matrices; cells with more flops are left out, with separate limits for spectra.
 
     The batches of singular values and eigenvalues are smaller by ``fewer``, as libraries take seconds for them.
     """
@@ -73,7 +73,7 @@ class Grid:
 
 _ALL = ("float32", "float64", "complex64", "complex128")
 _REAL = ("float32", "float64")
-# On the CPU a call takes at most about a second. Orders off the powers of two are there on purpose.
+# On the CPU a call takes at most about a second. Some orders are no powers of two on purpose.
 GRIDS = {
     ("cpu", False): Grid(
         ((4, 5000), (8, 2000), (16, 1000), (32, 300), (33, 300), (48, 100), (64, 100), (100, 30), (128, 20), (176, 12),
@@ -98,7 +98,7 @@ _REPEAT = {"cpu": 4, "cuda": 5}
 _CELL = 1.5  # seconds of timing for each cell, beyond the first repeats
 _FEWEST = 2
 _BEHIND = 3.0  # a long call this many times slower than the fastest is timed once
-_SAMPLES = 8  # of a turn on the CPU
+_SAMPLES = 8  # in each turn on the CPU
 
 
 def name_of(case: Case) -> str:
@@ -158,7 +158,7 @@ def _reason_to_skip(case: Case, free: int | None, late: bool) -> str:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One map of many parts. Of a cell that is in several reports the newest counts."""
+    """One map of many parts. If a cell is in several reports, the newest one is used."""
     newest = max(reports, key=lambda r: r.date)
     for report in reports:
         on_gpu = all(row.case.device != "cpu" for row in report.rows)
@@ -199,9 +199,9 @@ def red_in_words(rows: Iterable[Row]) -> list[str]:
     lines = []
     for row in red(rows):
         assert row.lapwing is not None and row.best_peer is not None
-        ours, peer = seconds_in_words(row.lapwing.minimum), seconds_in_words(row.best_peer.minimum)
+        time, peer = seconds_in_words(row.lapwing.minimum), seconds_in_words(row.best_peer.minimum)
         place = f"{name_of(row.case):<16}{row.case.dtype:<11}n={row.case.n:<6}batch={row.case.batch:<7}"
-        lines.append(f"{place}{ours:>8}  {row.best_peer.name:<12}{peer:>8}  {times_in_words(row.speedup):>6}  ({row.engine})")
+        lines.append(f"{place}{time:>8}  {row.best_peer.name:<12}{peer:>8}  {times_in_words(row.speedup):>6}  ({row.engine})")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The matrices of the benchmark: random ones, a known one, kernel and Wishart matrices, and those with a chosen condition."""
+"""The matrices of the benchmark: random ones, a known one, kernel and Wishart matrices, and ones with a chosen condition."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .operations import operation_of
 MATRICES = ("random", "known", "kernel", "laplacian", "wishart", "wishart_shift")
 _DISTINCT = 2**24  # random numbers drawn; a larger batch repeats its matrices
 _LARGEST = 4096  # a larger matrix repeats a random block of this order
-_DECOMPOSED = 16  # times fewer are distinct where each takes a QR factorisation
+_DECOMPOSED = 16  # times fewer matrices are distinct if each takes a QR factorisation
 _ORTHOGONAL = 2048  # up to this order a QR factorisation gives an orthogonal matrix quickly enough
-_TURNED, _TURNS = 64, 3  # beyond it: rotations of 64 rows at a time, three times with different neighbours
+_GROUP, _ROUNDS = 64, 3  # beyond it: rotations of 64 rows at a time, three times with different neighbours
 
 
 def make_input(case: Case, seed: int | None = None) -> Any:
@@ -31,7 +31,7 @@ def make_input(case: Case, seed: int | None = None) -> Any:
 
 
 def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
-    """A batch of the case's shape on the host: Hermitian and positive definite where the operation or ``assume`` wants that.
+    """A batch of the case's shape on the host: Hermitian and positive definite if the operation or ``assume`` needs that.
 
     Other random matrices have normal numbers; those of "lower" also have a larger diagonal, and those of det are scaled, so
     that the determinant is in range. With a ``condition`` the singular values are chosen.
@@ -138,19 +138,19 @@ def _turned(case: Case, rng: np.random.Generator, values: np.ndarray, general: b
         a = on_gpu.from_numpy(a).cuda()
     for rotations in sides:
         for order, blocks in rotations:
-            whole = blocks.shape[0] * _TURNED
+            whole = blocks.shape[0] * _GROUP
             if on_gpu is not None:
                 order, blocks = on_gpu.from_numpy(order).cuda(), on_gpu.from_numpy(blocks).cuda()
             a = a[order]
-            a[:whole] = (blocks @ a[:whole].reshape(-1, _TURNED, case.n)).reshape(whole, case.n)
+            a[:whole] = (blocks @ a[:whole].reshape(-1, _GROUP, case.n)).reshape(whole, case.n)
         a = a.swapaxes(-1, -2).conj()
     a = np.ascontiguousarray(a.resolve_conj().cpu().numpy() if on_gpu is not None else a)
     return np.resize(a if general else _hermitian(a), case.shape)
 
 
 def _rotations(case: Case, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
-    count = case.n // _TURNED
-    return [(rng.permutation(case.n), np.linalg.qr(_numbers(case, rng, (count, _TURNED, _TURNED)))[0]) for _ in range(_TURNS)]
+    count = case.n // _GROUP
+    return [(rng.permutation(case.n), np.linalg.qr(_numbers(case, rng, (count, _GROUP, _GROUP)))[0]) for _ in range(_ROUNDS)]
 
 
 def _all_random(case: Case, rng: np.random.Generator) -> np.ndarray:
@@ -180,7 +180,7 @@ def _kernel(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _wishart(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """A large one for a GPU is computed there, since the host would take minutes."""
+    """A large matrix for a GPU is computed there, since the host would take minutes."""
     torch = _gpu_tensors(case.device) if case.n >= _LARGEST else None
     shift = 1 if case.matrix == "wishart_shift" else 0
     if torch is None:

@@ -23,7 +23,7 @@ from .timing import Contender, interleave
 
 COPY = "copy"
 _BANDWIDTH_BYTES = 2**29
-_MATRICES_OF_PEERS = 16  # of a batch, spread over it
+_MATRICES_OF_PEERS = 16  # checked of each batch, spread over it
 _CHECKED_OF_PEERS = 4096  # beyond this order the check would take longer than the measurement
 
 
@@ -77,7 +77,7 @@ def measure(
     samples: int = 1,
     floor: bool = True,
 ) -> Row:
-    """Check and time the entries on one case; ``repeat``, ``limit`` and ``fewest`` to ``samples`` as for ``interleave``.
+    """Check and time the entries on one case; ``repeat``, ``limit``, ``fewest`` and ``samples`` as for ``interleave``.
 
     The answers of lapwing's entries (those with an engine) are checked, and wrong ones are not timed. For a peer some of the
     matrices are checked; one with a wrong answer is not timed, and the row names it. The floor is a copy of the input in the
@@ -153,9 +153,9 @@ def _check(library: Library, host: Any, a: Any, result: Any, case: Case) -> Chec
 
 
 def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) -> str:
-    """Why a peer's answer is not comparable, or "". In a batch the first matrix is checked, the last, and some between them.
+    """Why a peer's answer is not comparable, or "". In a batch the first and last matrix are checked, and some between them.
 
-    A large one is checked in full where that is quick: on a GPU, and with right-hand sides. Otherwise only its last row is.
+    A large matrix is checked in full if that is quick: on a GPU, or with right-hand sides. Otherwise only its last row is.
     """
     outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     # a library that loops over the matrices returns lists
@@ -174,14 +174,14 @@ def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) 
         widest = max(row.dtype.itemsize for row in rows if row.dtype.kind in "fc")  # others are orders of rows
         good = widest <= first_of(host).dtype.itemsize and all(np.isfinite(row).all() for row in rows)
         return "" if good else "wrong dtype or not finite"
-    few, given = case, host
+    few, inputs = case, host
     if case.batch > _MATRICES_OF_PEERS:
         places = np.linspace(0, case.batch - 1, _MATRICES_OF_PEERS).astype(int)
         outputs = tuple(np.stack([library.to_host(x[int(i)]) for i in places]) for x in outputs)
-        few, given = replace(case, batch=len(places)), _each(lambda x: x[places], host)
+        few, inputs = replace(case, batch=len(places)), _each(lambda x: x[places], host)
     else:
         outputs = tuple(library.to_host(x) for x in outputs)
-    check = operation.check(given, outputs if len(outputs) > 1 else outputs[0], few)
+    check = operation.check(inputs, outputs if len(outputs) > 1 else outputs[0], few)
     return "" if check.ok else f"{WRONG}: {check}"
 
 
@@ -193,15 +193,15 @@ def _row(
     absent: Sequence[Absent],
     bandwidth: float | None,
 ) -> Row:
-    ours = {e.name for e in entries if e.engine is not None}
+    lapwing_names = {e.name for e in entries if e.engine is not None}
     first = next((e.engine for e in entries if e.engine is not None), "auto")
     floor = case.bytes_moved / bandwidth if bandwidth else None
     return Row(
         case=case,
         engine=planner.plan(case.problem).engine if first == "auto" else str(first),
         checks=tuple(checks),
-        ours=tuple(t for t in timings if t.name in ours),
-        peers=tuple(t for t in timings if t.name not in ours and t.name != COPY),
+        ours=tuple(t for t in timings if t.name in lapwing_names),
+        peers=tuple(t for t in timings if t.name not in lapwing_names and t.name != COPY),
         floor=next((t.minimum for t in timings if t.name == COPY), floor),
         absent=tuple(absent),
     )

@@ -1,4 +1,4 @@
-"""What the benchmark knows about each operation: its matrices, lapwing's call, the check of an answer, the count of work."""
+"""The operations of the benchmark: their matrices, lapwing's call, the check of an answer, the count of work."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Operation:
     choices: tuple[str, ...]  # the fields of a case that may be chosen, besides n, batch and dtype
     shapes: Callable[[Case], tuple[tuple[int, ...], ...]]  # of the answer
     check: Callable[[Any, Any, Case], Check]  # of the input and the answer, on the host
-    check_on_device: Callable[[Library, Any, Any, Case], Check]  # of one large matrix, without bringing it to the host
+    check_on_device: Callable[[Library, Any, Any, Case], Check]  # of one large matrix, without copying it to the host
     matrices: tuple[str, ...] = ("random",)
     through: Callable[[Library, Case, str, str], Call] = _through  # lapwing's call, with an engine and on_fail
     answer: Callable[[Any], Any] = lambda result: result  # the arrays of lapwing's result

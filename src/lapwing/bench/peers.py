@@ -1,4 +1,4 @@
-"""How each library is asked for each operation: its usual call, and special routines where it has them."""
+"""The calls of each library for each operation: the usual one, and special routines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Peer(NamedTuple):
 
     text: str
     call: Call
-    queued: Call | None = None  # without waiting for the device, where that is another call
+    queued: Call | None = None  # the call that does not wait for the device, if that is another one
 
 
-# A library's special routines: the routine, its library, and for which operations and kinds of matrices.
+# Special routines: the routine, its library, and the operations and kinds of matrices that it is for.
 _SPECIAL = {
     "cho_solve": ("scipy", ("solve pos",)),
     "lu_solve": ("scipy", ("solve general",)),
@@ -37,16 +37,16 @@ _SPECIAL = {
     "gesvdj": ("torch", ("svd general", "svdvals general")),
     "gesvda": ("torch", ("svd general", "svdvals general")),
 }
-# torch lets its users choose a driver of svd on a GPU alone, and of lstsq on the CPU alone
+# in torch users can choose a driver of svd only on a GPU, and of lstsq only on the CPU
 _DRIVERS = ("gesvd", "gesvdj", "gesvda")
 _DEVICE_OF = {**dict.fromkeys(_DRIVERS, "cuda"), "gels": "cpu"}
 # SciPy's Lanczos iterations, for a part at an end of the spectrum of one matrix
 _EIGSH, _EIGSH_INVERSE = "eigsh", "eigsh_inverse"
-_FAST: dict[str, Any] = {"check_finite": False}  # for SciPy: the other libraries do not look at the values either
+_FAST: dict[str, Any] = {"check_finite": False}  # for SciPy, as the other libraries do not check the values either
 
 
 def peer_of(library: Library, case: Case, name: str) -> Peer:
-    """The library's routine of that name, or its usual call for the case; compiled where that is usual."""
+    """The library's routine of that name, or its usual call for the case; compiled if that is usual."""
     offered = _PEERS[library.name](library, case)
     key = _key(offered, case, name)
     assert key is not None, f"{name} has no {case.operation}"
@@ -88,7 +88,7 @@ def _with_b(call: Callable[..., Any], **options: Any) -> Call:
 
 
 def _spectra(case: Case, text: str, eigh: Call, eigvalsh: Call) -> dict[str, Peer]:
-    """The two calls of a library without subsets, which computes all values: the part is cut out afterwards."""
+    """The two calls of a library without subsets; it computes all values, and the part is cut out afterwards."""
     if case.part is None:
         return {"eigh": Peer(text.format("eigh"), eigh), "eigvalsh": Peer(text.format("eigvalsh"), eigvalsh)}
     part = slice(case.part[0], sum(case.part))
@@ -116,7 +116,7 @@ def _usual(prefix: str, linalg: Any, case: Case) -> dict[str, Peer]:
 
 
 def _general(text: str, linalg: Any) -> dict[str, Peer]:
-    """Eigenvalues of general matrices, where the library has them: CuPy has only since release 14."""
+    """Eigenvalues of general matrices, if the library has them: CuPy since release 14."""
     names = [name for name in ("eig", "eigvals") if hasattr(linalg, name)]
     return {name: Peer(text.format(name), getattr(linalg, name)) for name in names}
 
@@ -199,7 +199,7 @@ def _scipy(library: Library, case: Case) -> dict[str, Peer]:
 
 
 def _eigsh(case: Case, **options: Any) -> Call:
-    """To the residual that lapwing's iteration goes to, n eps / 8; without a tolerance ARPACK would go on to eps."""
+    """With the tolerance of lapwing's iteration, n eps / 8; by default ARPACK would continue to eps."""
     values_only = case.operation == "eigvalsh"
 
     def call(a: np.ndarray) -> Any:
@@ -322,7 +322,7 @@ def _jax(library: Any, case: Case) -> dict[str, Peer]:
 
 
 def _jax_schur(library: Any, case: Case) -> dict[str, Peer]:
-    """On the CPU alone, and one matrix at a time."""
+    """Only on the CPU, and one matrix at a time."""
     if case.device != "cpu" or case.lead:
         return {}
     from jax.scipy.linalg import schur

@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn with matplotlib where it is installed. No window opens and no global state changes."""
+"""Pictures of a run, drawn with matplotlib if it is installed. No window opens and no global state changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COLOURS = {
     "krylov": "#000000",
     "tiled": "#999933",
 }
-# of the map: behind, at par, ahead; wrong answers, and cells without a peer or without a measurement
+# colours of the map: behind, at par, ahead; wrong answers, and cells without a peer or without a measurement
 _RED, _WHITE, _GREEN, _WRONG, _UNKNOWN = (
     (0.78, 0.08, 0.12),
     (1.0, 1.0, 1.0),
@@ -57,7 +57,7 @@ _RED, _WHITE, _GREEN, _WRONG, _UNKNOWN = (
     (0.91, 0.91, 0.93),
 )
 _DEEPEST = 8.0  # the ratio that has the full colour
-_PALEST = 0.15  # the part of the full colour just beyond par, so that it is seen
+_PALEST = 0.15  # the part of the full colour just beyond par, so that it is visible
 _SHOWN = (1 / 8, 1 / 4, 1 / 2, 0.9, 1, 1.2, 2, 4, 8)  # in the legend
 _BARS = ("#d1495b", "#4477aa", "#228833", "#ee7733")  # by dtype
 _MARKS = {"cpu": "o", "cuda": "s"}
@@ -74,7 +74,7 @@ def can_plot() -> bool:
 
 
 def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Time per call over n, one line per contender. Next to it, where there are peers, how many times faster lapwing is."""
+    """Time per call over n, one line per contender. Next to it, if there are peers, how many times faster lapwing is."""
     rows = [r for r in rows if r.lapwing is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
     across = 2 if any(r.peers for r in rows) else 1
@@ -92,7 +92,7 @@ def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
 
 
 def plot_eigh(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Time by device and method, the same on the GPU alone where something ran on one, and the workspace of every engine."""
+    """Time by device and method, a second picture for the GPU if there were runs on one, and the workspace of every engine."""
     rows = [r for r in rows if r.lapwing is not None]
     on_gpu = [r for r in rows if r.case.device == "cuda"]
     panels = 3 if on_gpu else 2
@@ -116,7 +116,7 @@ def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the 
         some = [r for r in rows if r.case.dtype == dtype]
         x = [orders.index(r.case.n) + (place - (len(dtypes) - 1) / 2) * width for r in some]
         ratios = [r.speedup or 0.0 for r in some]
-        # from 1 up or down: on a logarithmic axis a bar has no natural foot
+        # bars start at 1, as a logarithmic axis has no zero
         bars = axis.bar(x, [ratio - 1 for ratio in ratios], width * 0.92, bottom=1, color=colour, label=dtype)
         words = [f"{ratio:.{1 if ratio < 9.95 else 0}f}" for ratio in ratios]
         axis.bar_label(

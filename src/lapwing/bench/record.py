@@ -87,7 +87,7 @@ _GRIDS = {
         (256, 512, 1024, 2048, 4096), (1, 16, 64, 256),
         flops=1.1e11, bytes=2**28, seconds=300.0, operation="eigh_part",
     ),
-    # the largest order decides for all beyond it, where the iteration gains the most: it must not be too small
+    # the largest order decides for all larger ones, for which the iteration gains the most, so it must not be too small
     ("eigh_part", "cpu", True): Grid((512, 2048), (1, 16), flops=5e10, bytes=2**28, seconds=60.0, operation="eigh_part"),
     ("eigh_part", "cuda", False): Grid(
         (512, 1024, 2048, 4096, 8192), (1, 16, 64, 256, 1024), flops=4e12, bytes=2**31, seconds=240.0, operation="eigh_part",
@@ -130,9 +130,9 @@ def _hopeless(engine: str, case: Case) -> bool:
 
 
 def records_of(report: Report) -> list[Record]:
-    """The records that a map gives whose engines were timed by name: one for each kind of problem that has a choice of engines.
+    """The records from a map whose engines were timed by name: one for each kind of problem that has a choice of engines.
 
-    Least squares go where the decomposition goes, and eigenvalues alone where the vectors go.
+    Least squares uses the engine of the decomposition, and eigvalsh that of eigh.
     """
     by_name: dict[tuple[str, str], list[Row]] = {}
     for row in report.rows:

@@ -11,7 +11,7 @@ from .operations import operation_of
 _WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 11, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
 _RATIOS = {"vs best": 8, "vs floor": 9}
 _NAME_WIDTH = 10
-WIDEST = 100  # characters of a line; beyond that the other libraries have a line of their own
+WIDEST = 100  # characters of a line; if it would be longer, the other libraries get a line of their own
 UNSTEADY = (
     "note: times marked ~ vary by more than 2x between repeats. Other processes are using the cores,\n"
     "which can make threaded libraries look many times slower than they are. Repeat on an idle machine,\n"
@@ -31,8 +31,8 @@ class Table:
     def header(self) -> str:
         columns = {**_WIDTHS, **({"waited": 9} if self.on_gpu else {}), **_RATIOS}
         names = "".join(f"{name:<{w}}" if name in ("dtype",) else f"{name:>{w}}" for name, w in columns.items())
-        beside = self.others and not self.below
-        line = names + (" |" + "".join(f"{name:>{_width(name)}}" for name in self.others) if beside else "")
+        in_columns = self.others and not self.below
+        line = names + (" |" + "".join(f"{name:>{_width(name)}}" for name in self.others) if in_columns else "")
         return f"{line}\n{'-' * len(line)}"
 
     def line(self, row: Row) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from .case import Timing
 
 _SAMPLE = 5e-3  # a sample is a loop of as many calls as take this long
-_TURN = 0.1  # as many samples of a turn as take this long
+_TURN = 0.1  # seconds of samples in a turn
 _DEVICE_SAMPLE = 20e-3
 _MOST_CALLS = 1000
 _MOST_QUEUED = 200  # the driver's queue holds about a thousand launches
@@ -25,8 +25,8 @@ _SLOW = 0.25  # a call longer than this is warm after the first, and one makes a
 class Contender:
     """``call()`` runs once and waits. ``queued(k)`` queues k calls and returns the device's seconds per call.
 
-    ``rest`` is the pause after a turn on the CPU: threads that still spin would slow down the next contender. ``before`` is
-    what a call took that already ran, where nothing was compiled in it.
+    ``rest`` is the pause after a turn on the CPU, as threads that still spin would slow down the next contender. ``before`` is
+    the time of a call that already ran, if nothing was compiled in it.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""From points to the matrix: in place tile by tile (NumPy, CuPy, torch), or as an expression (JAX, TensorFlow, gradients)."""
+"""Compute the matrix from points: tile by tile in place (NumPy, CuPy, torch), or as an expression (JAX, TensorFlow,
+gradients)."""
 
 from __future__ import annotations
 

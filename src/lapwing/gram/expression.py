@@ -55,7 +55,7 @@ def directions(xp: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _zero_diagonal(xp: Any, d2: Any, zeros: Any) -> Any:
-    """Put ``zeros`` (NaN for a point that is not finite) where a row meets itself."""
+    """Put ``zeros`` (NaN for a point that is not finite) on the diagonal."""
     rows, columns = xp.shape(d2)
     itself = xp.arange(rows, d2)[:, None] + (columns - rows) == xp.arange(columns, d2)[None, :]
     return xp.where(itself, zeros, d2)

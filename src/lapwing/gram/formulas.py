@@ -1,7 +1,7 @@
 """Kernels as functions of squared distances, element by element, on an array namespace ``xp``.
 
-``xp`` has exp, arctan2, clip, power and root. Where derivatives are taken, its root and power have derivative 0 at 0.
-Length scales divide step by step: 1 / scale^2 would overflow long before the quotient does.
+``xp`` has exp, arctan2, clip, power and root; for derivatives its root and power have derivative 0 at 0. Length scales divide
+step by step, as 1 / scale^2 would overflow long before the quotient does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kernel:
-    """A formula and what is fixed about it. Equal kernels hash alike, so that JAX compiles each once.
+    """A formula with its fixed options. Equal kernels have the same hash, so that JAX compiles each once.
 
     With ``directions`` the formula gets squared distances between the points divided by their lengths.
     """

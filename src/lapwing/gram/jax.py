@@ -1,4 +1,4 @@
-"""JAX arrays: one compiled program, which jit, vmap, grad and jvp go through."""
+"""JAX arrays: one compiled program, which works under jit, vmap, grad and jvp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels. Each is a formula of squared distances, from which gram/compute.py computes the matrix."""
+"""The kernels. Each is a formula of squared distances, which gram/compute.py evaluates."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SHIFTS = {"float32": (-120, 60), "float64": (-1000, 480)}  # powers of two that
 
 @dataclass(frozen=True)
 class Points:
-    """Two sets of points as rows; ``y`` is None where ``x`` is compared with itself."""
+    """Two sets of points as rows; ``y`` is None if ``x`` is compared with itself."""
 
     operation: str
     framework: ModuleType

@@ -1,4 +1,4 @@
-"""torch tensors: in place without gradients; an expression with them and under vmap, compile and torch.func."""
+"""torch tensors: in place if there are no gradients; an expression with gradients and under vmap, compile and torch.func."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _in_place(x: torch.Tensor, y: torch.Tensor | None, kernel: Kernel, numbers: 
 
 
 def _squared_distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Made of plain operations only, which every transform of torch understands."""
+    """Composed only of plain operations, which every transform of torch supports."""
     if x.shape[1] <= DIRECT:
         total = x.new_zeros((x.shape[0], y.shape[0]))
         for k in range(x.shape[1]):

@@ -1,7 +1,7 @@
 """Checkpoints of a factorisation: the factor in a file, and how far it is.
 
-An input that has changed is noticed: the blocks that the finished panels were computed from are read again and compared by
-their check sums, and a sample of all rows is compared too.
+A changed input is noticed: the blocks that the finished panels were computed from are read again and compared by their check
+sums, and so is a sample of all rows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Watched(Store):
 
     def __init__(self, store: Store) -> None:
         self.store, self.shape, self.dtype = store, store.shape, store.dtype
-        self.seen: list[list[int]] = []
+        self.sums: list[list[int]] = []
 
     def read(self, rows: slice, columns: slice, into: np.ndarray) -> None:
         self.store.read(rows, columns, into)
-        self.seen.append([rows.start, rows.stop, columns.start, columns.stop, _sum_of(into)])
+        self.sums.append([rows.start, rows.stop, columns.start, columns.stop, _sum_of(into)])
 
 
 class Checkpoint:
@@ -55,7 +55,7 @@ class Checkpoint:
         return self._watched
 
     def open(self) -> Target:
-        """The factor: as far as it was written, or new."""
+        """The factor: the part that was written before, or a new one."""
         state = self._read()
         if state is not None and state["done"]:
             self._compare(state)
@@ -75,10 +75,10 @@ class Checkpoint:
         return in_file(self.file, self._watched.shape, self._facts["dtype"])
 
     def save(self, done: int, factor: Store, panels: list[Panel]) -> None:
-        """The panels up to column ``done`` are written; called when no thread reads."""
+        """Record that the panels up to column ``done`` are written; called when no thread reads."""
         factor.sync()
         n, start = factor.shape[0], self.done
-        # a panel is never touched again: columns of L from the diagonal on, or rows of the transposed LU
+        # a finished panel does not change: columns of L from the diagonal on, or rows of the transposed LU
         rows, columns = (slice(start, n), slice(start, done)) if self._lower else (slice(start, done), slice(0, n))
         self._sums.append([rows.start, rows.stop, columns.start, columns.stop, _sum_of_part(factor, rows, columns)])
         self._write(done, panels)
@@ -86,7 +86,7 @@ class Checkpoint:
 
     def _write(self, done: int, panels: list[Panel]) -> None:
         pivots = [[panel.start, panel.stop, panel.pivots.tolist()] for panel in panels]
-        state = {"facts": self._facts, "done": done, "blocks": self._kept + self._watched.seen, "panels": pivots}
+        state = {"facts": self._facts, "done": done, "blocks": self._kept + self._watched.sums, "panels": pivots}
         state |= {"factor": self._sums}
         new = self._folder / "state.json.new"
         with open(new, "w") as file:
@@ -125,11 +125,11 @@ class Checkpoint:
         if not self.file.is_file():
             raise ValueError("factor.npy is missing")
         try:
-            found = np.load(self.file, mmap_mode="r")
+            factor = np.load(self.file, mmap_mode="r")
         except (ValueError, EOFError) as error:
             raise ValueError(f"factor.npy is too short, or not a NumPy file: {error}") from None
-        if list(found.shape) != facts["shape"] or str(found.dtype) != facts["dtype"]:
-            raise ValueError(f"factor.npy has shape {found.shape} and dtype {found.dtype}")
+        if list(factor.shape) != facts["shape"] or str(factor.dtype) != facts["dtype"]:
+            raise ValueError(f"factor.npy has shape {factor.shape} and dtype {factor.dtype}")
 
     def _compare(self, state: dict[str, Any]) -> None:
         saved = state["facts"]
@@ -167,7 +167,7 @@ def _sum_of_state(state: dict[str, Any]) -> int:
 
 
 def _sample(a: Store, lower: bool) -> str:
-    """A hash of some rows, as far as they are read."""
+    """A hash of some rows, of the part that is read."""
     n = a.shape[0]
     digest = hashlib.blake2b(digest_size=16)
     for part in spans(0, n, max(1, -(-n // _SAMPLED))):

@@ -1,4 +1,4 @@
-"""Cholesky factorisation, panel by panel: a panel reads all finished columns once, and is then never touched again."""
+"""Cholesky factorisation, panel by panel: a panel reads all finished columns once, and does not change any more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stores import Store
 
 
 def cholesky(space: Space, a: Store, l: Store, sizes: Sizes, start: int, finished: Callable[[int], None]) -> int:
-    """L with A = L L^H from column ``start`` on; the order of the minor that failed, or 0. The lower triangle of A is read."""
+    """L with A = L L^H from column ``start`` on. Returns the order of the minor that failed, or 0. Reads the lower triangle."""
     n, width, chunk = a.shape[0], sizes.panel, sizes.chunk
     if start >= n:
         return 0
@@ -46,7 +46,7 @@ def cholesky(space: Space, a: Store, l: Store, sizes: Sizes, start: int, finishe
 
 
 def _pieces(a: Store, l: Store, columns: slice, sizes: Sizes, start: int) -> Iterator[Any]:
-    """The blocks that a panel reads: its part of A along with the first finished columns, so that products begin early."""
+    """The blocks that a panel reads: its part of A together with the first finished columns, so that products begin early."""
     k, n = columns.start, a.shape[0]
     panels = list(spans(0, start, sizes.panel)) + list(spans(start, k, sizes.panel))
     for rows in spans(k, n, sizes.chunk):

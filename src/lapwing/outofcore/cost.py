@@ -1,4 +1,4 @@
-"""What a call on a hosted matrix costs: memory, bytes that are moved, and time by a model."""
+"""The cost of a call on a hosted matrix: memory, bytes moved, and time by a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.request import Request
 from .plan import BUS, DISK, FLOPS, factor_sizes, row_sizes, tall_rows
 from .stores import in_memory
 
-_PASSES = 15  # of an iteration for part of a spectrum, with a spectrum that lets it converge quickly
+_PASSES = 15  # of an iteration for part of a spectrum that converges quickly
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def cost_of(request: Request, a: HostedMatrix, device: str, memory: int, columns
         if operation in ("solve", "inv"):
             count = columns if operation == "solve" else n
             _, at_once = row_sizes(request.name, n, count, size, memory, on_gpu, 1 if on_gpu else 2)
-            triangle = 1 if operation == "solve" or not pos else 3  # of the inverse only a triangle is computed
+            triangle = 1 if operation == "solve" or not pos else 3  # only a triangle of the inverse is computed
             read += n * n * size * -(-count // at_once) // triangle
             written += n * count * size
             flops += 2.0 * n * n * count / triangle
@@ -119,5 +119,5 @@ def cost_of(request: Request, a: HostedMatrix, device: str, memory: int, columns
 
 
 def speed_of(a: HostedMatrix, on_gpu: bool) -> float:
-    """Bytes per second at which blocks of the matrix come, by the model."""
+    """Bytes per second at which blocks of the matrix arrive, by the model."""
     return BUS if on_gpu and in_memory(a.source) else DISK

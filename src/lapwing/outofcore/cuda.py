@@ -1,7 +1,7 @@
 """Work in the memory of a GPU: cuBLAS and cuSOLVER on one stream, copies in and out on two others, pinned staging buffers.
 
-No array library is needed: CUDA's runtime and libraries are called through ctypes. Blocks are large, so that the time of a
-call does not count.
+No array library is needed: CUDA's runtime and libraries are called through ctypes. Blocks are so large that the time of a call
+does not matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOWER, _UPPER = 0, 1
 _PLAIN, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _STAGE = 1 << 24  # bytes of a pinned buffer for writing: 256 MB of them took 0.14 s to allocate
 _STAGES = 4
-_STATUSES = 1 << 16  # of factorisations between two looks at them
+_STATUSES = 1 << 16  # factorisations between two checks of their statuses
 # threads that copy between pageable and pinned memory: with 16 cores 8 of them moved 44 GB/s beside an H200, with 4 cores 12
 # GB/s, whatever the number of threads; the bus moves 54
 _COPIERS = 12
@@ -41,7 +41,7 @@ class CudaError(RuntimeError):
 
 
 class Cuda:
-    """The calls that are needed, on one device. Pointers are numbers; sizes of copies are in bytes."""
+    """The calls of CUDA that are needed, on one device. Pointers are numbers; sizes of copies are in bytes."""
 
     def __init__(self, device: int, operation: str) -> None:
         self.device = device
@@ -94,9 +94,9 @@ class Cuda:
     def is_pinned(self, pointer: int) -> bool:
         # cudaPointerAttributes: type, device, two pointers, since CUDA 13 eight more words; type 1 is pinned host memory
         attributes = (c_int * 128)()
-        wrong = self._runtime.cudaPointerGetAttributes(byref(attributes), c_void_p(pointer))
+        status = self._runtime.cudaPointerGetAttributes(byref(attributes), c_void_p(pointer))
         self._runtime.cudaGetLastError()
-        return not wrong and attributes[0] == 1
+        return not status and attributes[0] == 1
 
     def copy(self, to: int, to_pitch: int, source: int, pitch: int, width: int, height: int, kind: int, stream: int) -> None:
         arguments = (c_void_p(to), c_size_t(to_pitch), c_void_p(source), c_size_t(pitch), c_size_t(width), c_size_t(height))
@@ -173,7 +173,7 @@ def free_bytes(device: int, operation: str) -> int:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix on the GPU: by rows, or by columns; ``lead`` is the distance of two of them in elements."""
+    """A matrix on the GPU, by rows or by columns; ``lead`` is the distance between two of these, in elements."""
 
     pointer: int
     shape: tuple[int, int]
@@ -196,7 +196,7 @@ class Matrix:
 
     @property
     def lines(self) -> tuple[int, int]:
-        """How many lines lie one after the other in memory, and how long they are."""
+        """The number of lines (rows or columns) in memory, and their length."""
         return self.shape[::-1] if self.by_columns else self.shape
 
 
@@ -219,7 +219,7 @@ class _Exchanges:
 
 
 class CudaSlot:
-    """A block on the GPU, and the pinned buffer that it comes through."""
+    """A block on the GPU, and the pinned buffer through which it gets there."""
 
     def __init__(self, space: CudaSpace, size: int) -> None:
         self._space, self._cuda = space, space.cuda
@@ -273,7 +273,7 @@ class CudaSpace:
         self._workspace: _Memory | None = None
         self._workspace_size = 0
         self._pinned: dict[int, bool] = {}
-        self._uploaded: dict[int, tuple[np.ndarray, _Exchanges]] = {}  # the array too, so that its id stays its own
+        self._uploaded: dict[int, tuple[np.ndarray, _Exchanges]] = {}  # with the array, so that no other array gets its id
         self._lock = threading.Lock()
 
     def enter(self) -> None:
@@ -298,7 +298,7 @@ class CudaSpace:
         return [CudaSlot(self, size) for _ in range(count)]
 
     def pinned_address(self, store: Store, row: int, column: int) -> tuple[int, int] | None:
-        """Address and distance of rows from a place on, if the copy engine can read and write there."""
+        """The address of an element, and the distance of rows, if the copy engine can read and write there."""
         array = getattr(store, "array", None)
         if not isinstance(array, np.ndarray) or array.dtype != self.dtype or type(store) is not Store:
             return None
@@ -349,7 +349,7 @@ class CudaSpace:
         cuda, size = self.cuda, self.dtype.itemsize
         self._after(cuda.outward, cuda.main)
         if not x.by_columns and (place := self.pinned_address(store, row, column)) is not None:
-            first = min(lines, length) if lower else 0  # what is above the diagonal is cleared on the way
+            first = min(lines, length) if lower else 0  # everything above the diagonal is set to zero
             if first < lines:
                 to, source = place[0] + first * place[1], x.pointer + first * x.lead * size
                 cuda.copy(to, place[1], source, x.lead * size, length * size, lines - first, _TO_HOST, cuda.outward)
@@ -391,7 +391,7 @@ class CudaSpace:
             self._pending.get().result()
 
     def _after(self, stream: int, other: int) -> None:
-        """What is begun on a stream from now on waits for what was begun on another one."""
+        """Later work on ``stream`` waits for the work that is now on ``other``."""
         event = self.cuda.event()
         self.cuda.record(event, other)
         self.cuda.wait(stream, event)
@@ -423,11 +423,11 @@ class CudaSpace:
         self.cuda.blas(self._letter, "gemm_v2", *numbers, self._scalar(alpha), *left, *right, *target)
 
     def _operand(self, x: Matrix, adjoint: bool, transposed: bool) -> tuple[Matrix, int]:
-        """A matrix, and what cuBLAS must do with the columns in memory to get it, or its adjoint, or the transpose of these."""
-        turn = adjoint ^ transposed ^ (not x.by_columns)
+        """The matrix, and cuBLAS's operation that turns the columns in memory into it, or its adjoint, or their transpose."""
+        transpose = adjoint ^ transposed ^ (not x.by_columns)
         conjugate = adjoint and self.dtype.kind == "c"
-        assert turn or not conjugate, "cuBLAS conjugates only what it transposes"
-        return x, (_ADJOINT if conjugate else _TRANSPOSED) if turn else _PLAIN
+        assert transpose or not conjugate, "cuBLAS conjugates only what it transposes"
+        return x, (_ADJOINT if conjugate else _TRANSPOSED) if transpose else _PLAIN
 
     def trsm(
         self, t: Matrix, x: Matrix, *, lower: bool, adjoint: bool = False, unit: bool = False, right: bool = False
@@ -436,7 +436,7 @@ class CudaSpace:
             return
         order = t.shape[0]
         if order > _TRIANGLE:
-            # halves: [T1 0; T3 T2], and the block beside the diagonal is a product
+            # halves: [T1 0; T3 T2], with a product for the block off the diagonal
             half = -(-order // (2 * _TRIANGLE)) * _TRIANGLE
             one, two, flags = slice(0, half), slice(half, order), {"adjoint": adjoint, "unit": unit, "right": right}
             off = t[two, one] if lower else t[one, two]
@@ -487,12 +487,12 @@ class CudaSpace:
             self.cuda.solver(self._letter, "laswp", *numbers, c_void_p(rows.memory.pointer), -1 if back else 1)
 
     def _exchanges(self, pivots: np.ndarray) -> _Exchanges:
-        """The exchanges on the GPU: a finished panel needs them again for every later one."""
+        """The exchanges on the GPU, kept as every later panel needs those of a finished one."""
         if id(pivots) not in self._uploaded:
             rows = np.ascontiguousarray(pivots + 1, np.int32)
             memory, size = _Memory(self.cuda, rows.nbytes), rows.nbytes
             self.cuda.copy(memory.pointer, size, rows.ctypes.data, size, size, 1, _TO_DEVICE, self.cuda.main)
-            self.cuda.synchronize(self.cuda.main)  # before the array is gone
+            self.cuda.synchronize(self.cuda.main)  # before the array is freed
             self._uploaded[id(pivots)] = pivots, _Exchanges(memory, len(rows))
         return self._uploaded[id(pivots)][1]
 
@@ -515,7 +515,7 @@ class CudaSpace:
         return a, r
 
     def _transpose(self, source: Matrix, to: Matrix) -> None:
-        """The same matrix in the other order."""
+        """Copy the matrix into the other memory order."""
         rows, columns = to.shape if to.by_columns else to.shape[::-1]
         matrix = c_void_p(source.pointer), source.lead
         target = c_void_p(to.pointer), to.lead
@@ -540,7 +540,7 @@ class CudaSpace:
         return c_void_p(self._statuses.pointer + 4 * (len(self._before) - 1))
 
     def _work(self, query: str, *problem: Any) -> tuple[c_void_p, int]:
-        """The workspace that a routine of cuSOLVER asks for; it grows and is kept."""
+        """The workspace for a routine of cuSOLVER; it is kept, and grows if needed."""
         size = c_int()
         self.cuda.solver(self._letter, query, *problem, byref(size))
         need = max(size.value, 1) * self.dtype.itemsize
@@ -556,7 +556,7 @@ class CudaSpace:
 
 @dataclass(frozen=True)
 class _Job:
-    """A part of a matrix that is written; ``part`` are its lines in memory."""
+    """A part of a matrix that is being written; ``part`` are its lines in memory."""
 
     store: Store
     row: int

@@ -48,7 +48,7 @@ from .stores import (
 _log = logging.getLogger("lapwing")
 _FACTORED = ("cholesky", "solve", "inv", "slogdet", "det", "factor")
 _SUPPORTED = (*_FACTORED, "eigh", "eigvalsh", "svd", "svdvals", "qr")
-_SMALL = ("slogdet", "det", "factor", "eigvalsh", "svdvals")  # nothing of their results could go to out=
+_SMALL = ("slogdet", "det", "factor", "eigvalsh", "svdvals")  # they have no result for out=
 _VECTORS = 64  # of an iteration for part of a spectrum: products with more are done in several passes
 
 
@@ -133,7 +133,7 @@ def _device(a: HostedMatrix) -> str:
 
 
 class _Call:
-    """One call: its request and matrix, the memory that works, and the clock."""
+    """One call: its request and matrix, the memory that does the work, and the time it began."""
 
     def __init__(self, request: Request, a: HostedMatrix) -> None:
         self.request, self.a, self.name = request, a, request.name
@@ -160,7 +160,7 @@ class _Call:
 
     @contextmanager
     def space(self, dtype: str, spare: int) -> Iterator[Space]:
-        """The memory that works, for one phase of the call."""
+        """The memory that does the work, for one phase of the call."""
         if not self.on_gpu:
             host = HostSpace(dtype, spare)
             try:
@@ -183,7 +183,7 @@ class _Call:
             self.a.progress(Progress(self.name, done, total, time.perf_counter() - self._begun))
 
     def scratch(self, shape: tuple[int, int], dtype: str) -> Target:
-        """A place for what only this call needs: host memory for a GPU, else a file."""
+        """A temporary matrix for this call: in host memory for a GPU, else in a file."""
         if self.on_gpu and in_memory(self.a.source):
             array = np.zeros(shape, dtype)
             return Target(Store(array), array, True)
@@ -194,7 +194,7 @@ class _Call:
 
 
 class Factored:
-    """The handle of a factored hosted matrix, and all that is done with the factor."""
+    """The handle of a factored hosted matrix, with the algorithms that use the factor."""
 
     def __init__(self, call: _Call, assume: str, dtype: str, factor: Store, panels: list[Panel], info: int) -> None:
         self._call, self._factor, self._panels = call, factor, panels
@@ -241,7 +241,7 @@ class Factored:
 
     def _solve_into(self, right: Store, to: Store, name: str) -> None:
         n, k = right.shape
-        on_gpu = self._call.on_gpu  # on the CPU the right-hand side that is read counts too
+        on_gpu = self._call.on_gpu  # on the CPU the right-hand side that is read takes memory too
         sizes, vectors = row_sizes(name, n, k, ITEMSIZE[self.dtype], self._call.memory(), on_gpu, 1 if on_gpu else 2)
         with self._call.space(self.dtype, sizes.chunk * vectors) as space:
             slots = space.slots(sizes.slots, sizes.chunk * n)
@@ -274,7 +274,7 @@ class Factored:
         return self.inverted(target("Factor.inv", self._call.a, self.shape, self.dtype, None)).value
 
     def inverted(self, result: Target) -> Target:
-        """A^-1 by columns, or by rows from LU. Where A is positive definite only the lower triangle is computed."""
+        """A^-1 by columns, or by rows from LU. If A is positive definite only the lower triangle is computed."""
         n, pos, by_rows = self.shape[0], self.assume == "pos", self.report["kind"] == "lu"
         if self.info:
             _fill(result.store, np.nan)
@@ -374,12 +374,12 @@ def _factored(call: _Call, b: Any) -> Any:
 
 
 def _shape_of_solution(right: Store, vector: bool, out: Any) -> tuple[int, ...]:
-    """A vector goes to a vector, or to a matrix with one column if ``out`` is one."""
+    """The solution for a vector is a vector, or a matrix with one column if ``out`` is one."""
     return right.shape[:1] if vector and len(getattr(out, "shape", (0,))) == 1 else right.shape
 
 
 def _factor(call: _Call, dtype: str) -> Any:
-    """Factor the matrix; a failure raises, or makes NaN of what follows."""
+    """Factor the matrix; a failure raises, or makes later results NaN."""
     request, a = call.request, call.a
     n, assume = a.shape[0], request.assume
     pos = assume == "pos"
@@ -430,8 +430,8 @@ def _factor(call: _Call, dtype: str) -> Any:
         space.flush()
     if not info and n:
         # cuSOLVER does not report NaN
-        wrong = np.flatnonzero(~np.isfinite(_diagonal(factor)))
-        info = int(wrong[0]) + 1 if len(wrong) else 0
+        bad = np.flatnonzero(~np.isfinite(_diagonal(factor)))
+        info = int(bad[0]) + 1 if len(bad) else 0
     handle = Factored(call, assume, dtype, factor, panels, info)
     if request.operation == "cholesky":
         result = place
@@ -460,7 +460,7 @@ def _judged(call: _Call, handle: Factored, source: Store, info: int) -> Factored
 
 
 def _source(request: Request, a: HostedMatrix) -> Store:
-    """The matrix as the factorisations read it: positive definite ones by the lower triangle, others whole."""
+    """The store that the factorisations read: the lower triangle for positive definite matrices, else both triangles."""
     store = store_of(a.source, a.shape, a.dtype)
     if request.assume in ("symmetric", "hermitian"):
         return Mirrored(store, request.upper, request.assume == "hermitian")
@@ -604,9 +604,9 @@ def _fill(store: Store, value: float) -> None:
 
 @contextmanager
 def _cleared(store: Store, sizes: Sizes, on_gpu: bool, wanted: bool) -> Iterator[None]:
-    """Zeros above the diagonal blocks, which are cleared when they are written; by threads while the work runs.
+    """Write zeros above the diagonal blocks, by threads while the work runs; the blocks themselves are written with zeros.
 
-    On the CPU one thread is enough beside the work.
+    On the CPU one thread is enough.
     """
     if not wanted:
         yield

@@ -69,10 +69,10 @@ class HostSpace:
             assert not adjoint_a and not adjoint_b
             self.gemm(c.T, b.T, a.T, alpha=alpha, beta=beta)
             return
-        # of a product with an adjoint the small factor is conjugated, and the result: A B^H = conj(conj(A) B^T)
-        turn = (adjoint_a or adjoint_b) and self.dtype.kind == "c"
+        # for a product with an adjoint, conjugate the small factor and the result: A B^H = conj(conj(A) B^T)
+        conjugate = (adjoint_a or adjoint_b) and self.dtype.kind == "c"
         left, right = a.T if adjoint_a else a, b.T if adjoint_b else b
-        right = right.conj() if turn and adjoint_a else right
+        right = right.conj() if conjugate and adjoint_a else right
         columns = c.shape[1]
         if columns == 0 or len(c) == 0:
             return
@@ -83,8 +83,8 @@ class HostSpace:
                 product = np.empty(part.shape, self.dtype)
             else:
                 product = self._product[: part.size].reshape(part.shape)
-            np.matmul(rows.conj() if turn and adjoint_b else rows, right, out=product)
-            if turn:
+            np.matmul(rows.conj() if conjugate and adjoint_b else rows, right, out=product)
+            if conjugate:
                 np.conjugate(product, out=product)
             if beta == 0.0:
                 np.multiply(product, alpha, out=part)
@@ -102,7 +102,7 @@ class HostSpace:
         matrix = t.conj().T if adjoint else t
         assume: Any = "lower" if lower != adjoint else "upper"
         side: Any = "right" if right else "left"
-        x = x if right else x.T  # strips of rows: the columns of a right-hand side on the left
+        x = x if right else x.T  # worked on in strips of rows; for a solve from the left these are the columns of x
         step = max(1, self._product.size // max(1, x.shape[1]))  # the solver copies a strip a few times
         for first in range(0, len(x), step):
             part = x[first : first + step]
@@ -178,7 +178,7 @@ class HostSpace:
         while not self._pending.empty():
             self._pending.get().result()
 
-    fence = flush  # blocks are written from where they are
+    fence = flush  # blocks are written without a copy
 
     def close(self) -> None:
         self._writer.shutdown()

@@ -1,8 +1,8 @@
 """LU factorisation with partial pivoting, panel by panel.
 
-The transpose B = A^T is factored, as its columns are the rows of A, which follow each other in memory and in files. A panel is
-not touched again once it is finished: the exchanges of rows of later panels are not applied to it. Where a finished panel is
-used, its own exchanges come just before it: B = P0 L0 P1 L1 ... U.
+The transpose B = A^T is factored, as its columns are the rows of A, which are contiguous in memory and in files. A finished
+panel does not change: the row exchanges of later panels are not applied to it. Whoever uses a finished panel applies its own
+exchanges just before it: B = P0 L0 P1 L1 ... U.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .substitution import backward, forward
 
 
 class Panel(NamedTuple):
-    """A finished panel: its columns of B, and the row that each of its rows was exchanged with, counted from its first."""
+    """A finished panel: its columns of B, and for each of its rows the row it was exchanged with, counted from its first
+    row."""
 
     start: int
     stop: int
@@ -28,7 +29,7 @@ class Panel(NamedTuple):
 
 
 def lu(space: Space, a: Store, f: Store, sizes: Sizes, panels: list[Panel], finished: Callable[[int], None]) -> int:
-    """Continue after the finished ``panels``, and add to them; the pivot that failed, or 0.
+    """Continue after the finished ``panels``, and append to them. Returns the pivot that failed, or 0.
 
     ``f`` gets L and U of B = A^T by its columns: f[j, i] is U[i, j] for i <= j, else L[i, j].
     """

@@ -1,4 +1,4 @@
-"""How wide panels and blocks may be within a limit of memory, and what a call then costs."""
+"""The sizes of panels and blocks within a limit of memory, and the time of a call with these sizes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from ..core.plan import bytes_in_words
 
 # Rates of the model, in flop/s (float64; float32 counts twice on the CPU) and bytes/s. H200: large products in float64 (61
-# Tflop/s with nothing beside them), and the bus through pinned buffers (52 GB/s, 44 where 12 threads fill them). CPU: two
-# cores. Disk: a solid-state one. None of them is measured on the machine that asks.
+# Tflop/s with nothing else running), and the bus through pinned buffers (52 GB/s, 44 if 12 threads fill them). CPU: two
+# cores. Disk: a solid-state one. None of them is measured on the user's machine.
 FLOPS = {"cuda": 55e12, "cpu": 60e9}
 BUS = 44e9
 DISK = 1.5e9
-_PANELS = 8  # on the CPU at least, so that reading the first one, which nothing hides, stays a small part
+_PANELS = 8  # at least, on the CPU: reading the first one, which overlaps with nothing, must stay a small part
 _BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
-_BLOCK_BYTES = (
-    1 << 26
-)  # of a block that is sent to a GPU: with a quarter of it, starting the copying threads took half the time
-_ROWS_BYTES = 1 << 27  # of a block of rows: pinned memory takes time to allocate
-_SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
+_BLOCK_BYTES = 1 << 26  # of a block that is sent to a GPU: for a quarter of it, half the time went to starting threads
+_ROWS_BYTES = 1 << 27  # of a block of rows: not more, as allocating pinned memory takes time
+_SHARE = 0.9  # of the limit, for the buffers; the libraries get the rest
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ class TooSmall(ValueError):
 
 
 def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, pos: bool, speed: float = BUS) -> Sizes:
-    """Panel and blocks of a factorisation, with blocks that come at ``speed``; ``pos``: Cholesky, which keeps the rows of the
-    diagonal block too."""
+    """Panel and blocks of a factorisation whose blocks arrive at ``speed``; ``pos``: Cholesky, which also keeps the rows of the
+    diagonal block."""
     slots = 4 if on_gpu else 3
     block = _BLOCK["cuda" if on_gpu else "cpu"]
     widest = n if n <= 256 or on_gpu else max(256, _rounded(math.ceil(n / _PANELS), block))
@@ -75,21 +73,21 @@ def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, po
 
 
 def factor_seconds(n: int, width: int, itemsize: int, pos: bool, rate: float, speed: float) -> tuple[float, float]:
-    """Seconds of updates from the left, with the reading that they do not hide, and of the panels themselves."""
-    left = own = 0.0
+    """Seconds of the updates from the left, including reading that does not overlap, and of the panels themselves."""
+    left = panels = 0.0
     for k in range(0, n, width):
         count = min(width, n - k)
         rows = n - k if pos else n  # of the panel
         finished = k * (n - k) if pos else k * n - k * k / 2  # elements that are read again
         left += max((finished + rows * count) * itemsize / speed, 2 * finished * count / rate)
-        own += (n - k) * count * count / rate
-    return left, own
+        panels += (n - k) * count * count / rate
+    return left, panels
 
 
 def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool, copies: int = 2) -> tuple[Sizes, int]:
     """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time.
 
-    ``copies``: how often the vectors are held.
+    ``copies``: how many copies of the vectors are kept.
     """
     slots = 3 if on_gpu else 2
     limit = int(memory * _SHARE) // itemsize
@@ -114,7 +112,7 @@ def _rounded_down(x: int, step: int) -> int:
 
 
 def tall_rows(name: str, m: int, n: int, itemsize: int, memory: int) -> int:
-    """Rows of a block of a tall matrix: with R it is factored, and copied a few times on the way."""
+    """Rows of a block of a tall matrix, which is factored together with R and copied a few times."""
     limit = int(memory * _SHARE) // itemsize
     rows = (limit - 6 * n * n) // max(1, 6 * n)
     if rows < min(n, m):

@@ -14,7 +14,7 @@ from .stores import Store
 
 
 class Products:
-    """A @ x and A^H @ y by square blocks. Blocks that fit in ``resident`` elements stay where the work is done.
+    """A @ x and A^H @ y by square blocks. As many blocks as ``resident`` elements allow stay in the memory that works.
 
     ``triangle``: the matrix is Hermitian, and only blocks up to the diagonal are read.
     """
@@ -64,7 +64,7 @@ class Products:
         self._each(work)
 
     def _each(self, work: Any) -> None:
-        """Call ``work`` with every block: first those that are streamed, then those that stayed."""
+        """Call ``work`` with every block: first those that are streamed, then the resident ones."""
 
         def streamed(piece: Piece, block: Any) -> None:
             size = block.shape[0] * block.shape[1]

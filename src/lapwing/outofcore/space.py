@@ -16,7 +16,7 @@ from .stores import Store
 
 
 class Piece(NamedTuple):
-    """A block of a matrix that is to be read."""
+    """A block of a matrix to be read."""
 
     store: Store
     rows: slice
@@ -37,7 +37,7 @@ class Slot(Protocol):
         """The block as a matrix of the space."""
 
     def release(self) -> None:
-        """The work that was begun with the block is the last that reads it."""
+        """No further work will read the block."""
 
 
 class Space(Protocol):
@@ -74,7 +74,7 @@ class Space(Protocol):
         """The row that each row was exchanged with, counted from the first of the panel; waits for the work."""
 
     def swap(self, x: Any, pivots: Any, back: bool = False) -> None:
-        """Exchange rows as ``pivots`` says: the result of :meth:`getrf`, or an array that does not change."""
+        """Exchange rows by ``pivots``: the result of :meth:`getrf`, or an array that does not change."""
 
     def qr(self, a: Any) -> tuple[Any, np.ndarray]:
         """Q in the memory of ``a``, and R on the host."""
@@ -89,11 +89,11 @@ class Space(Protocol):
     def write(self, x: Any, store: Store, row: int, column: int, lower: bool = False) -> None:
         """Write a matrix to a store in the background; it must not change before :meth:`fence` or :meth:`flush`.
 
-        ``lower``: what is above the diagonal becomes zero.
+        ``lower``: write zeros above the diagonal.
         """
 
     def fence(self) -> None:
-        """Work that is begun from now on may change matrices that are being written."""
+        """Later work may change matrices that are being written."""
 
     def flush(self) -> None:
         """Wait until everything is written."""
@@ -107,12 +107,13 @@ WRITTEN = object()
 def through(space: Space, slots: list[Any], items: Iterable[Any], work: Callable[[Piece, Any], None]) -> int:
     """Go through the items in order, while a thread reads the next blocks.
 
-    An item is a :class:`Piece`: ``work`` is called with its block; or a function: it is called, and a result other than 0 ends
-    everything and is returned; or ``WRITTEN``: nothing that follows is read before all that was written so far is in its store.
+    For an item that is a :class:`Piece`, ``work`` is called with its block. A function is called, and a result other than 0
+    ends the loop and is returned. ``WRITTEN`` waits until everything written so far is in its store before reading further
+    blocks.
     """
     free: SimpleQueue[Any] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
-    reached: SimpleQueue[None] = SimpleQueue()  # the work has come to a WRITTEN
+    reached: SimpleQueue[None] = SimpleQueue()  # an item for each WRITTEN that the work has reached
     stopped = threading.Event()
     for slot in slots:
         free.put(slot)

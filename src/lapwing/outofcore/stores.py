@@ -1,6 +1,6 @@
-"""Where matrices lie: arrays, files, data sets and functions, read and written block by block.
+"""Sources and targets of matrices: arrays, files, data sets and functions, read and written block by block.
 
-A file is read with ``pread`` into buffers, never through the pages of its memory map: these would count as memory of the
+A file is read with ``pread`` into buffers, never through the pages of its memory map, which would count as memory of the
 process, up to the size of the file.
 """
 
@@ -22,7 +22,7 @@ from ..core.errors import ShapeError
 from ..core.hosted import HostedMatrix
 from ..core.plan import bytes_in_words
 
-_STRIP = 1 << 24  # bytes of a buffer for blocks of a file that must be turned
+_STRIP = 1 << 24  # bytes of a buffer for blocks of a file that must be transposed
 
 
 class Store:
@@ -40,7 +40,7 @@ class Store:
         self.array[rows, columns] = block
 
     def sync(self) -> None:
-        """Bring what was written to the disk."""
+        """Make sure that written blocks are on the disk."""
 
 
 class FileStore(Store):
@@ -73,7 +73,7 @@ class FileStore(Store):
             getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS has only the second
 
     def _strips(self, rows: slice, columns: slice, block: np.ndarray) -> Any:
-        """Parts of a block with the lines of the file as rows: the first line, the place in it, the part."""
+        """Parts of a block with the lines of the file as rows: the first line, the offset in it, the part."""
         lines, place = (columns, rows) if self._turned else (rows, columns)
         block = block.T if self._turned else block
         step = max(1, _STRIP // max(1, block.shape[1] * self.dtype.itemsize))
@@ -105,7 +105,7 @@ class FileStore(Store):
             done += count
 
 
-# Zarr changes a part of a chunk by reading and writing all of it: two threads at one chunk would lose what one of them wrote
+# Zarr changes a part of a chunk by reading and writing the whole chunk, so of two threads at one chunk one would lose its data
 _one_at_a_time = threading.Lock()
 
 
@@ -187,7 +187,7 @@ class Mirrored(Store):
         self._upper, self._conjugate = upper, conjugate and store.dtype.kind == "c"
 
     def read(self, rows: slice, columns: slice, into: np.ndarray) -> None:
-        # rows above, through and below the square in which the diagonal passes
+        # rows above, in and below the square that contains the diagonal
         first, last = max(rows.start, columns.start), min(rows.stop, columns.stop)
         if first >= last:
             below = rows.start >= columns.stop
@@ -238,7 +238,7 @@ def _from(part: slice, start: int) -> slice:
     return slice(part.start - start, part.stop - start)
 
 
-# ---- the store of what the user has ----
+# ---- the store for the user's matrix ----
 
 
 def store_of(source: Any, shape: tuple[int, int], dtype: str) -> Store:
@@ -280,7 +280,7 @@ def _file_of(array: np.ndarray, mode: int) -> FileStore | None:
 
 
 def _mapped_file(address: int) -> str | None:
-    """The file that is mapped at an address, by its present name; None where /proc does not say."""
+    """The present name of the file that is mapped at an address; None without /proc."""
     try:
         with open("/proc/self/maps") as maps:
             for line in maps:
@@ -293,7 +293,7 @@ def _mapped_file(address: int) -> str | None:
 
 
 def _is_another_file(address: int, name: str | os.PathLike[str]) -> bool:
-    """Whether the file of this name has replaced the one that is mapped at an address; False where /proc does not say."""
+    """Whether the file of this name has replaced the one that is mapped at an address; False without /proc."""
     mapped = _mapped_file(address)
     if mapped is None:
         return False
@@ -301,7 +301,7 @@ def _is_another_file(address: int, name: str | os.PathLike[str]) -> bool:
 
 
 def _place_in_file(array: Any, address: int) -> int:
-    """The byte of the file behind a memory map that lies at an address."""
+    """The offset in the file behind a memory map of the byte at an address."""
     start = array.offset - array.offset % ALLOCATIONGRANULARITY
     return int(start + address - np.frombuffer(array._mmap, np.uint8, 1).ctypes.data)
 
@@ -316,11 +316,11 @@ def _range_in_file(array: np.ndarray) -> tuple[int, int]:
 
 
 class Target:
-    """A result: the store that is written, and what the user gets."""
+    """A result: the store that is written, and the value that the user gets."""
 
     def __init__(self, store: Store, value: Any, fresh: bool) -> None:
         self.store, self.value = store, value
-        self.fresh = fresh  # what is not written is zero
+        self.fresh = fresh  # unwritten elements are zero
 
 
 def target(name: str, a: HostedMatrix, shape: tuple[int, ...], dtype: str, out: Any, like: Any = None) -> Target:
@@ -378,7 +378,7 @@ def same_place(out: Any, source: Any) -> bool:
         file = _present_name(source)
         return file is not None and os.path.exists(out) and os.path.exists(file) and os.path.samefile(out, file)
     if not isinstance(out, np.ndarray) or not isinstance(source, np.ndarray):
-        # data sets of these libraries are equal if they are the same; others may compare their elements
+        # data sets of these libraries are equal if they are the same object; others may compare their elements
         known = type(out) is type(source) and type(out).__module__.partition(".")[0] in ("h5py", "zarr")
         return out is source or (known and bool(out == source))
     if np.may_share_memory(out, source):
@@ -390,13 +390,13 @@ def same_place(out: Any, source: Any) -> bool:
 
 
 def _present_name(source: Any) -> Any:
-    """The file of a matrix; of a memory map whose file was renamed the new name."""
+    """The file of a matrix; for a memory map whose file was renamed, the new name."""
     mapped = _mapped_file(source.ctypes.data) if isinstance(source, np.memmap) and source.size else None
     return mapped or file_name(source)
 
 
 def overwritten(name: str, a: HostedMatrix) -> Target:
-    """The matrix itself as the place of the result."""
+    """The matrix itself as the target of the result."""
     source = a.source
     if isinstance(source, np.ndarray):
         if not source.flags.writeable:
@@ -410,7 +410,7 @@ def overwritten(name: str, a: HostedMatrix) -> Target:
 
 
 def temporary(shape: tuple[int, int], dtype: str, folder: str | None = None) -> Target:
-    """A matrix of zeros in a file that has no name and disappears with the last use."""
+    """A matrix of zeros in a file without a name, which disappears after its last use."""
     with tempfile.TemporaryFile(dir=folder) as file:
         _allocate(file.fileno(), shape, dtype, folder or tempfile.gettempdir())
         value = np.memmap(file, dtype, "r+", shape=shape) if 0 not in shape else np.zeros(shape, dtype)
@@ -429,7 +429,7 @@ def in_file(path: Path, shape: tuple[int, ...], dtype: str) -> Target:
 
 
 def reopened(path: Path) -> Target:
-    """The matrix in a .npy file, to go on writing it."""
+    """The matrix in an existing .npy file, to continue writing it."""
     value = np.lib.format.open_memmap(path, "r+")
     matrix = value if value.ndim == 2 else value[:, None]
     return Target(_file_of(matrix, os.O_RDWR) or Store(matrix), value, True)
@@ -462,14 +462,14 @@ def in_memory(source: Any) -> bool:
 
 
 def folder_of(source: Any) -> str | None:
-    """The folder of the file of a matrix, if new files can be made there."""
+    """The folder of a matrix's file, if new files can be made there."""
     name = file_name(source)
     folder = os.path.dirname(os.path.abspath(name)) if name is not None else None
     return folder if folder and os.access(folder, os.W_OK) else None
 
 
 def file_name(source: Any) -> str | os.PathLike[str] | None:
-    """The file of a matrix that is one, or that is in one."""
+    """The name of a file, or of the file that contains a data set or a memory map."""
     if isinstance(source, (str, os.PathLike)):
         return source
     name = getattr(source, "filename", None) or getattr(getattr(source, "file", None), "filename", None)

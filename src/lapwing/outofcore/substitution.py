@@ -10,7 +10,7 @@ from .stores import Store
 
 
 def forward(space: Space, slots: list[Any], t: Store, x: Any, sizes: Sizes, start: int = 0) -> None:
-    """X <- T^-1 X with the lower triangle of T; ``x`` begins at row ``start``, which has nothing to its left."""
+    """X <- T^-1 X with the lower triangle of T; ``x`` begins at row ``start``, above which X is zero."""
 
     def work(piece: Piece, block: Any) -> None:
         first, last = piece.rows.start - start, piece.rows.stop - start
@@ -36,7 +36,7 @@ def backward_adjoint(space: Space, slots: list[Any], t: Store, x: Any, sizes: Si
 
 
 def backward(space: Space, slots: list[Any], t: Store, x: Any, rows: slice, chunk: int, unit: bool) -> None:
-    """X <- T^-1 X with the upper triangle of T, for these rows; those below are done."""
+    """X <- T^-1 X with the upper triangle of T, for these rows; the rows below are done already."""
     n = t.shape[0]
 
     def work(piece: Piece, block: Any) -> None:

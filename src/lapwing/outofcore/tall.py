@@ -1,7 +1,7 @@
 """QR and SVD of tall matrices, by blocks of rows.
 
-A block of rows and the R of the blocks above it are factored together: [R; A_i] = Q_i R_new. Q is found from the last block to
-the first: the rows of Q_i that belong to A_i, times what the later blocks have left.
+A block of rows and the R of the blocks above it are factored together: [R; A_i] = Q_i R_new. Q is computed from the last block
+to the first: the rows of Q_i that belong to A_i, times the product of the first rows of all later Q_j.
 """
 
 from __future__ import annotations

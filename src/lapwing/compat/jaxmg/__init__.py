@@ -314,7 +314,7 @@ def _read(a: Any) -> dict[str, Any]:
 
 
 def _solved(place: Place, a: Any, b: Any, assume: Any, logdet: bool, cyclic: bool, donate: bool) -> tuple[Any, Any, Any]:
-    """x, log det A where it is asked for, and the status."""
+    """x, log det A if ``logdet``, and the status."""
     whole = PartitionSpec()
     upper = assume == "pos" and place.upper
     if place.planned(a, b) and not cyclic and not donate:
@@ -352,7 +352,8 @@ def _in_blocks(place: Place, a: Any) -> Any:
 
 
 def _from_cyclic(a: Any, names: Any, tile: int, spec: Any) -> Any:
-    """The axis that is not split tells the order; the other may have been padded."""
+    """Blocks from block-cyclic order. The axis that is not split has the order as its length; the other may have been
+    padded."""
     rows = next(iter(spec)) is not None
     n = a.shape[1 if rows else 0]
     if a.shape[0 if rows else 1] == tile:  # one tile on each device

@@ -1,4 +1,4 @@
-"""How mesh and specs place a matrix, in JAXMg's terms; its helpers around the block-cyclic layout, and its utilities."""
+"""How mesh and specs place a matrix, in JAXMg's terms; JAXMg's helpers for the block-cyclic layout, and its utilities."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class JaxMgWarning(UserWarning):
 
 
 class LayoutError(ValueError, AssertionError):
-    """A wrong shape or spec; JAXMg raises one or the other, by generation and function."""
+    """A wrong shape or spec; which of the two classes JAXMg raises depends on generation and function."""
 
 
 class Place:
-    """How mesh and specs place the matrix, checked. ``sides``: there is a right-hand side, which may have a spec too."""
+    """How mesh and specs place the matrix, after checks. ``sides``: there is a right-hand side, which may have a spec too."""
 
     def __init__(
         self, name: str, a: Any, tile: Any, mesh: Any, specs: Any, in_specs: Any, pad: bool, square: bool = True,
@@ -68,7 +68,7 @@ class Place:
         self.mesh, self.spec = mesh, specs[0] if pair else specs
         self.b_spec = specs[1] if pair and len(specs) == 2 else PartitionSpec()
         check_tile(name, tile)
-        _say_if_single(a)
+        _warn_if_single(a)
         if len(self.spec) > 2:
             raise LayoutError(
                 f"{name}: {self.spec} has {len(self.spec)} entries, but A has 2 axes\nhint: P('x', None) or P(None, 'x')"
@@ -97,7 +97,7 @@ class Place:
         self.tile = min(int(tile), shard)
 
     def _padding(self, name: str, a: Any, tile: int, pad: bool) -> int:
-        """How many rows the caller put under those of each device; they are zeros, and are left out."""
+        """How many rows of zeros the caller added on each device; they are removed."""
         rows, columns = a.shape
         if not pad and self.rows and rows > columns and (rows - columns) % self.devices == 0:
             return int((rows - columns) // self.devices)
@@ -112,37 +112,37 @@ class Place:
         return 0
 
     def put(self, x: Any, spec: Any) -> Any:
-        """The array where mesh and spec say; it may lie elsewhere."""
+        """The array, moved to where mesh and spec place it."""
         if isinstance(x, jax.core.Tracer) or not isinstance(self.mesh, Mesh):
             return sharding.resharded(x, self.mesh, spec)
         where: Any = getattr(x, "sharding", None)
         if isinstance(where, NamedSharding) and where.mesh == self.mesh:
-            own, wanted = ((*each, *(None,) * x.ndim)[: x.ndim] for each in (where.spec, spec))
-            if own == wanted:  # axes of one device count too: with Explicit axes they are part of the type
+            present, wanted = ((*each, *(None,) * x.ndim)[: x.ndim] for each in (where.spec, spec))
+            if present == wanted:  # axes of one device count too: with Explicit axes they are part of the type
                 return x
         return sharding.put(x, self.mesh, spec)
 
     def matrix(self, a: Any) -> Any:
-        """The matrix where mesh and spec say, without the rows that the caller put under those of each device."""
+        """The matrix, moved to where mesh and spec place it, without the rows that the caller added on each device."""
         a = self.put(a, self.spec)
         if not self.padding:
             return a
         return compiled(unpad_rows, self.mesh, (self.spec,), self.spec, padding=self.padding)(a)
 
     def planned(self, *arrays: Any) -> bool:
-        """Nothing is traced: the planner of lapwing chooses the engine, as for its own functions."""
+        """Whether lapwing's planner chooses the engine, as for its own functions: if nothing is traced."""
         new = jnp.zeros(())  # inside of a jit this is traced too
         return isinstance(self.mesh, Mesh) and not any(isinstance(x, jax.core.Tracer) for x in (*arrays, new))
 
 
 @lru_cache(maxsize=256)
 def compiled(function: Any, mesh: Any, in_specs: Any, out_specs: Any, donated: tuple[int, ...] = (), **fixed: Any) -> Any:
-    """``function`` on blocks, with its keywords; one for each layout: a new function would be compiled at every call."""
+    """``function`` on blocks, with its keywords; cached by layout, as a new function would be compiled at every call."""
     return jax.jit(shard_map(partial(function, **fixed), mesh, in_specs, out_specs), donate_argnums=donated)
 
 
 def placed(place: Place, function: Any, specs: Any, *arrays: Any) -> Any:
-    """``function`` of sharded arrays, or on the one device of the mesh; its results as the specs say."""
+    """``function`` on sharded arrays, or on the one device of the mesh; its results are placed by the specs."""
     if place.mesh.size > 1:
         return function(*arrays)
     first = arrays[0]
@@ -155,7 +155,7 @@ def placed(place: Place, function: Any, specs: Any, *arrays: Any) -> Any:
 
 
 def check_rows(name: str, a: Any, b: Any) -> None:
-    """Check a right-hand side; under the rows of A the caller may have put others."""
+    """Check a right-hand side; A may have rows that the caller added."""
     check_matrix(name, "a", a)
     check_matrix(name, "b", b)
     check_columns(name, a, b)
@@ -189,14 +189,14 @@ def _symmetrized(a: Any) -> Any:
 
 
 def discard(donate: bool, *arrays: Any) -> None:
-    """Delete donated arrays: their memory is free as soon as the devices have read it."""
+    """Delete donated arrays; their memory is freed as soon as the devices have read it."""
     for x in arrays if donate else ():
         if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_deleted():
             x.delete()
 
 
 def asked_for(*results: tuple[Any, bool]) -> Any:
-    """The results that were asked for, as a tuple; one alone as it is."""
+    """The requested results, as a tuple if there are several."""
     chosen = tuple(x for x, wanted in results if wanted)
     return chosen if len(chosen) > 1 else chosen[0]
 
@@ -246,14 +246,14 @@ def _sequence(specs: Any) -> bool:
     return isinstance(specs, (tuple, list)) and not isinstance(specs, PartitionSpec)
 
 
-_said: list[str] = []
+_warned: list[str] = []
 
 
-def _say_if_single(a: Any) -> None:
-    """JAXMg switches float64 on when it is imported, and its users may expect that. Said once."""
-    if _said or jax.config.read("jax_enable_x64") or str(a.dtype) not in ("float32", "complex64"):
+def _warn_if_single(a: Any) -> None:
+    """Warn once for float32: JAXMg switches float64 on when it is imported, and its users may expect that."""
+    if _warned or jax.config.read("jax_enable_x64") or str(a.dtype) not in ("float32", "complex64"):
         return
-    _said.append(str(a.dtype))
+    _warned.append(str(a.dtype))
     text = f"the arrays are {a.dtype}: importing jaxmg switches 64-bit numbers on, importing lapwing.compat.jaxmg does not"
     warn(f"{text}\nhint: jax.config.update('jax_enable_x64', True)", JaxMgWarning)
 

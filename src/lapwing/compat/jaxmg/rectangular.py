@@ -63,7 +63,7 @@ def gesvd(
     a: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, *, in_specs: Any = None, compute_u: bool = True,
     compute_vh: bool = True, full_matrices: bool = False, return_status: bool = False, pad: bool = True, donate: bool = False,
 ) -> Any:  # fmt: skip
-    """The singular value decomposition: those of (U, s, Vh, status) that the options ask for."""
+    """The singular value decomposition: the parts of (U, s, Vh, status) that the options select."""
     place = Place("gesvd", a, T_A, mesh, matrix_specs, in_specs, True, square=False)
     full = full_matrices and a.shape[0] != a.shape[1]
     u, s, vh, *_info = _called(
@@ -93,7 +93,7 @@ def polar_shardmap_ctx(a: Any, T_A: int, *more: Any, compute_h: bool = True, **o
 def gesvd_shardmap_ctx(
     a: Any, T_A: int, *more: Any, compute_u: bool = True, compute_vh: bool = True, **options: Any
 ) -> tuple[Any, ...]:
-    """(A's work space, U, s, Vh, status), without vectors that were not asked for; called like :func:`qr_shardmap_ctx`."""
+    """(A's work space, U, s, Vh, status), with vectors only on request; called like :func:`qr_shardmap_ctx`."""
     if inside(a):
         u, s, vh = shard.svd(a, axis_name=manual_axes(a))
         return a, *asked_for((u, compute_u), (s, True), (vh, compute_vh), (finite_status(s)[None], True))
@@ -110,13 +110,13 @@ def least_squares_shardmap_ctx(a: Any, b: Any, T_A: int, *more: Any, **options: 
 
 
 def _called(place: Place, plain: Any, traced: Any, *arrays: Any) -> Any:
-    """``plain``, one of lapwing's functions; in traced code ``traced``, which is told how the matrix is split."""
+    """Call ``plain``, one of lapwing's functions, or in traced code ``traced``, which gets the placement of the matrix."""
     if not place.planned(*arrays):
         grid = sharding.grid_of(place.spec, place.mesh)
         return plain(*arrays) if grid.size == 1 else traced(Placement(place.mesh, grid), *arrays)
     try:
         return placed(place, lambda *x: tuple(plain(*x)), (jax.sharding.PartitionSpec(),) * 4, *arrays)
-    except ConvergenceError:  # a status says it; in traced code the results are NaN
+    except ConvergenceError:  # the caller gets a status; in traced code the results are NaN
         grid = sharding.grid_of(place.spec, place.mesh)
         return jax.jit(partial(traced, Placement(place.mesh, grid)))(*arrays)
 

@@ -316,8 +316,8 @@ def _getrs(a: Any, ipiv: Any, targets: Any, overwrite: bool, verbose: bool) -> A
 
     n = a.shape[-1]
     if not isinstance(targets, torch.Tensor) or targets.dim() != 2 or targets.shape[-1] != n:
-        got = f"shape {tuple(targets.shape)}" if isinstance(targets, torch.Tensor) else type(targets).__name__
-        raise ValueError(f"cusolver_getrs: targets must be a tensor of shape (nrhs, {n}), got {got}")
+        kind = f"shape {tuple(targets.shape)}" if isinstance(targets, torch.Tensor) else type(targets).__name__
+        raise ValueError(f"cusolver_getrs: targets must be a tensor of shape (nrhs, {n}), got {kind}")
     if targets.dtype != a.dtype or targets.device != a.device:
         raise ValueError(
             f"cusolver_getrs: a is {a.dtype} on {a.device}, targets are {targets.dtype} on {targets.device}: they must agree"

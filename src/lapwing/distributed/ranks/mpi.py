@@ -226,7 +226,7 @@ def _wait(look: Callable[[], Any], deadline: float, spin: float = _SPIN, longest
 
 
 def _close_at_the_end(MPI: Any) -> None:
-    """At exit: free the grids and communicators if all ranks have reached the end; else MPI's duplicate end does it.
+    """At exit: free the grids and communicators if all ranks have reached the end; else MPI's own end does it.
 
     A rank that is still in another call learns here that this one has left.
     """

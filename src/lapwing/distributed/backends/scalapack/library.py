@@ -100,7 +100,7 @@ class Grid:
         make = lib.symbol("Csys2blacs_handle")
         make.argtypes = [C.c_void_p if MPI._sizeof(MPI.Comm) == 8 else C.c_int]
         make.restype = lib.integer
-        return int(make(MPI._handleof(comm.own)))
+        return int(make(MPI._handleof(comm.duplicate)))
 
 
 def grid_of(comm: Any, p: int, q: int, order: str = "R") -> Grid:

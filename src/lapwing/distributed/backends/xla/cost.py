@@ -1,6 +1,6 @@
 """Cost of the algorithms inside XLA, and of a matrix that is gathered to one device, with the constants of :mod:`scaling`.
 
-Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's local plans. Rates and links
+Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's own plans. Rates and links
 are those of the machine: the time of this engine was not fitted.
 """
 

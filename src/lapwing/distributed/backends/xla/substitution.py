@@ -1,4 +1,4 @@
-"""Triangular systems inside shard_map: the devices own column panels of the matrix in mirror, and those rows of the right side.
+"""Triangular systems inside shard_map: the devices own column panels of the matrix in turn, and those rows of the right side.
 
 Both solves read the matrix by rows of blocks, of which every device has a part, and exchange one block of the right-hand side
 for each panel.

@@ -34,7 +34,7 @@ def tsqr(a: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def small_svd(r: Any) -> tuple[Any, Any, Any, Any]:
-    """The SVD of a small matrix that every device has; the status is not zero if it height NaN or Inf."""
+    """The SVD of a small matrix that every device has; the status is not zero if it held NaN or Inf."""
     good = jnp.all(jnp.isfinite(r))
     u, s, vh = jnp.linalg.svd(jnp.where(good, r, 0), full_matrices=False)
     info = 1 - good.astype(jnp.int32)
