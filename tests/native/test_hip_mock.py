@@ -122,7 +122,7 @@ def test_what_is_here(child):
     _, told = child(code, MOCK_GFX="gfx942:sramecc+", MOCK_LANES=64)
     assert told["gpus"] == [["Mock Instinct", 0, 2**37]] * 2
     assert told["amd"] == [["gfx942", 64]] * 2
-    assert told["versions"] == {"driver": "6.2.41134", "compiler": "9.0", "blas": "4.2.1.1a2b3c", "solver": "3.26.0.40602"}
+    assert told["versions"] == {"driver": "6.2.41134", "compiler": "6.2.41134", "blas": "4.2.1.1a2b3c", "solver": "3.26.0.40602"}
     assert told["cuda"] == {}
     assert all("cuda" in told["usable"][name] for name in ("batched", "tiled", "rocsolver", "krylov", "mixed", "tall"))
     assert "not made by NVIDIA" in told["missing"]["cuso" + "lver"]
@@ -142,12 +142,12 @@ def test_info_and_doctor(child, amd_libraries, tmp_path):
     _, told = child(code, MOCK_GFX="gfx942:sramecc+")
     gpu = "Mock Instinct; gfx942, waves of 64 lanes"
     assert f"cuda:1      {gpu}" in told["info"] and "driver HIP 6.2.41134" in told["info"]
-    assert "hipRTC 9.0, rocBLAS 4.2.1.1a2b3c, rocSOLVER 3.26.0.40602" in told["info"]
+    assert "hipRTC 6.2.41134, rocBLAS 4.2.1.1a2b3c, rocSOLVER 3.26.0.40602" in told["info"]
     assert "copies of cuSOLVER" not in told["info"]
     lines = {line.split()[0]: line for line in told["info"].splitlines() if line.startswith("  ")}
     assert all("not usable" in lines["cuso" + name] for name in ("lver", "lvermg", "lvermp"))
     text, status = told["doctor"]
-    assert gpu in text and "compiled by hipRTC 9.0" in text and "3.26.0.40602" in text and status == 0, text
+    assert gpu in text and "compiled by hipRTC 6.2.41134" in text and "3.26.0.40602" in text and status == 0, text
     # without the solver
     folder = tmp_path / "part"
     folder.mkdir()
@@ -181,6 +181,7 @@ def test_cache(child, cache):  # noqa: F811
     assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache)) == 0
     assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache, MOCK_GFX="gfx942")) == 1
     assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache, MOCK_LANES="32")) == 1
+    assert cuda.compiled(child(cuda.ONE, LAPWING_CACHE=cache, MOCK_HIP_VERSION=60342131)) == 1  # a newer ROCm
 
 
 REFUSED = """
@@ -216,6 +217,17 @@ def test_the_current_device_is_restored(child):
     calls, _ = child(code)
     assert {c["device"] for c in named(calls, "cuLaunchKernel")} == {"1"}
     assert named(calls, "hipSetDevice")[-1]["device"] == "0"
+
+
+def test_no_two_streams_share_a_handle(child):
+    """rocBLAS's handles hold device memory, which streams must not share; on one stream they are used again."""
+    code = """
+    for s in (stream(0), stream(1)) * 2:
+        check("float64", 2, 40, "rocsolver", stream=s)
+    """
+    calls, _ = child(code)
+    used = {(c["handle"], c["stream"]) for c in named(calls, "rocsolver_dpotrf")}
+    assert len(used) == len({handle for handle, _ in used}) == len({stream for _, stream in used}) == 2
 
 
 def test_failing_calls(child):
