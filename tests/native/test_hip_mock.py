@@ -160,6 +160,44 @@ def test_info_and_doctor(child, amd_libraries, tmp_path):
         assert "librocsolver.so was not found" in told["doctor"][0]
 
 
+CUPY = f"""
+    import sys, types
+    sys.path.append({str(Path(__file__).parents[1] / "distributed")!r})
+    import numpy as np
+    import stand_in_cupy
+    stand_in_cupy.install()
+    import cupy
+    def refuse():
+        raise RuntimeError("streamIsCapturing is not supported in ROCm")
+    now = types.SimpleNamespace(ptr=0, is_capturing=refuse)
+    def alloc(size, kept=[]):
+        kept.append(Memory(size))
+        return types.SimpleNamespace(ptr=kept[-1].address)
+    vars(cupy.cuda).update(get_current_stream=lambda: now, alloc=alloc, runtime=types.SimpleNamespace(is_hip=True))
+    cupy.__getattr__ = lambda name: getattr(np, name)
+    import lapwing as lw
+    a = np.random.default_rng(0).standard_normal((3, 40, 40))
+    a = cupy.asarray(a @ a.swapaxes(-1, -2) + 40 * np.eye(40))
+"""
+
+
+def test_cupy_for_rocm(child):
+    """Such a build raises an error when it is asked whether a graph is captured."""
+    code = """
+    for engine in ("batched", "rocsolver", "auto"):
+        l = lw.cholesky(a, engine=engine)
+        assert type(l) is cupy.ndarray and np.abs(l @ l.swapaxes(-1, -2) - a).max() < 1e-12
+    b = a.copy()
+    b[1, 17, 17] = -1
+    try:
+        lw.cholesky(b)
+    except lw.NotPositiveDefiniteError as error:
+        tell(where=(error.batch_index, error.minor))
+    """
+    _, told = child(CUPY + code)
+    assert told["where"] == [[1], 18]
+
+
 def test_jax_has_the_handler_on_rocm(monkeypatch):
     """XLA looks for it by the name of the platform, which is ROCM on AMD's GPUs."""
     jax = pytest.importorskip("jax")
