@@ -98,9 +98,9 @@ ENGINES: dict[str, Engine] = {
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
             special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix")
             | dict.fromkeys(
-                ("eigh", "eigvalsh"), "a thread, warp or block per matrix; large ones on several blocks, with cuBLAS"
+                ("eigh", "eigvalsh"), "a thread, warp or block per matrix; large ones on several blocks, with the GPU's BLAS"
             )
-            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS")
+            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with the GPU's BLAS")
             | {"lstsq": _LEAST_SQUARES},
         ),
         Engine(
