@@ -100,7 +100,7 @@ int decompose_workspace(Job& job) {
   if (is_qr(frame.op)) {
     const int64_t m = frame.size[1], n = frame.size[2], c = frame.op == QR ? frame.size[3] : 0;
     if (std::max(m, n) > std::numeric_limits<int32_t>::max())
-      return fail(frame, "engine cusolver: QR of %lld x %lld is too large for its integers", (long long)m, (long long)n);
+      return fail(frame, "engine %s: QR of %lld x %lld is too large for its integers", engine_name(), (long long)m, (long long)n);
     int elements = 0;
     if (check(frame, api.geqrf_size(job.lease.handle, job.lease.params, m, n, type, nullptr, m, type, nullptr, type,
                                     &job.need.device, &job.need.host), "asking for the workspace") ||
@@ -114,8 +114,8 @@ int decompose_workspace(Job& job) {
   if (frame.op == LSTSQ) {
     const Least at(frame);
     if (at.rows > std::numeric_limits<int32_t>::max() || at.k > std::numeric_limits<int32_t>::max())
-      return fail(frame, "engine cusolver: lstsq of %lld rows with %lld right-hand sides is too large for its integers",
-                  (long long)at.rows, (long long)at.k);
+      return fail(frame, "engine %s: lstsq of %lld rows with %lld right-hand sides is too large for its integers",
+                  engine_name(), (long long)at.rows, (long long)at.k);
     int elements = 0;
     if (check(frame, api.geqrf_size(job.lease.handle, job.lease.params, at.rows, at.columns, type, nullptr, at.rows, type, nullptr,
                                     type, &job.need.device, &job.need.host), "asking for the workspace") ||

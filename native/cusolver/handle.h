@@ -15,6 +15,9 @@ class Lease : public cuda::Lease {
   const Lease* operator->() const { return this; }
 };
 
+// The engine that these routines are here: AMD's are called through the same table.
+inline const char* engine_name() { return ENGINE_NAMES[vendor::is_amd() ? ROCSOLVER : CUSOLVER]; }
+
 struct Workspace {
   size_t device = 0, host = 0;
 };

@@ -22,7 +22,7 @@ bool is_positive(const Frame& frame) { return frame.flags & POS; }
 
 int check_libraries(Frame& frame) {
   for (Library library : {solver, dense_solver, blas, dense_blas})
-    if (const char* reason = missing(library)) return fail(frame, "engine cusolver: %s", reason);
+    if (const char* reason = missing(library)) return fail(frame, "engine %s: %s", engine_name(), reason);
   return 0;
 }
 

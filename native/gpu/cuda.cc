@@ -139,6 +139,14 @@ const char* const COMPILER = "compiler";
 std::mutex loads_mutex;
 std::vector<Loaded> loads;
 
+// Code of another compiler is compiled again.
+std::string compiler_version(const Properties& device) {
+  if (device.is_amd()) return "amd " + vendor::hip::version_of(vendor::compiler);
+  int major = 0, minor = 0;
+  vendor::table().rtc_version(&major, &minor);
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
 // A pack is asked first: its keys need no compiler, which takes time to load and may be missing. What a pack or the cache holds
 // may not suit this driver; then the next one is asked.
 void* find_module(Frame& frame, const char* name, const std::string& options, const char** origin) {
@@ -161,11 +169,9 @@ void* find_module(Frame& frame, const char* name, const std::string& options, co
 
   if (!has_compiler()) return nullptr;
   *origin = "cache";
-  int major = 0, minor = 0;
-  vendor::table().rtc_version(&major, &minor);
   const std::string all = options + (device->is_amd() ? always_for(device->architecture, device->lanes)
                                                       : ALWAYS + (" -arch=sm_" + std::to_string(device->compute_capability)));
-  const std::string key = source.key((device->is_amd() ? "amd " : "") + std::to_string(major) + "." + std::to_string(minor) + " " + all);
+  const std::string key = source.key(compiler_version(*device) + " " + all);
   binary = cubin_cache::read(key);
   if (!binary.empty() && load(binary) == 0) return module;
 

@@ -10,7 +10,9 @@ namespace lapwing::cuda {
 namespace {
 
 std::mutex mutex;
-std::map<std::pair<int, void*>, std::vector<std::pair<void*, void*>>> idle;  // handle and parameters, by library and context
+// handle and parameters, by library and context, and on AMD's GPUs by stream: rocBLAS keeps device memory in a handle, which streams must
+// not share, and a stream may be gone when the handle is taken again
+std::map<std::tuple<int, void*, void*>, std::vector<std::pair<void*, void*>>> idle;
 
 }  // namespace
 
@@ -22,13 +24,14 @@ Lease::Lease(Frame& frame, vendor::Library library) : library_(library) {
     return;
   }
   const auto& api = vendor::table();
+  stream_ = vendor::is_amd() ? frame.stream : nullptr;
   if (api.context_current(&context_)) {
     fail(frame, "the GPU's %s library: there is no GPU context", name);
     return;
   }
   {
     std::lock_guard<std::mutex> hold(mutex);
-    auto& pool = idle[{library, context_}];
+    auto& pool = idle[{library, context_, stream_}];
     if (!pool.empty()) {
       std::tie(handle, params) = pool.back();
       pool.pop_back();
@@ -49,7 +52,7 @@ Lease::Lease(Frame& frame, vendor::Library library) : library_(library) {
 Lease::~Lease() {
   if (!handle) return;
   std::lock_guard<std::mutex> hold(mutex);
-  idle[{library_, context_}].emplace_back(handle, params);
+  idle[{library_, context_, stream_}].emplace_back(handle, params);
 }
 
 int type_of(int32_t dtype) {

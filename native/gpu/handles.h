@@ -18,7 +18,7 @@ class Lease {
 
  private:
   vendor::Library library_;
-  void* context_ = nullptr;
+  void *context_ = nullptr, *stream_ = nullptr;
   bool ok_ = false;
 };
 

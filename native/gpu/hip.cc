@@ -163,10 +163,12 @@ int ask(void* handle, size_t own, size_t* device, size_t* host, Call call) {
   return status || answer == 0 || answer == STATUS_SIZE_INCREASED || answer == STATUS_SIZE_UNCHANGED ? status : answer;
 }
 
-// Hands the caller's memory to the library. `own` bytes of it, at `device`, stay ours.
+// Hands the caller's memory to the library. `own` bytes of it, at `device`, stay ours. Without any the library must forget that of
+// the call before, which is gone.
 int lend(void* handle, void* device, size_t bytes, size_t own) {
   const size_t before = aligned(own);
-  return bytes > before ? amd.set_workspace(handle, static_cast<char*>(device) + before, bytes - before) : 0;
+  return bytes > before ? amd.set_workspace(handle, static_cast<char*>(device) + before, bytes - before)
+                        : amd.set_workspace(handle, nullptr, 0);
 }
 
 // ---- solver ----------------------------------------------------------------------------------------------------------
@@ -421,7 +423,7 @@ void fill_driver(Table* t) {
 }
 
 void fill_compiler(Table* t) {
-  t->rtc_version = amd.rtc_version, t->rtc_create = rtc_create, t->rtc_compile = rtc_compile;
+  t->rtc_create = rtc_create, t->rtc_compile = rtc_compile;
   t->rtc_binary_size = amd.rtc_binary_size, t->rtc_binary = amd.rtc_binary, t->rtc_log_size = amd.rtc_log_size;
   t->rtc_log = amd.rtc_log, t->rtc_destroy = amd.rtc_destroy;
 }
@@ -533,14 +535,12 @@ int lanes_of(const std::string& architecture) { return architecture.compare(0, 4
 
 std::string version_of(Library library) {
   char text[128] = "";
-  int number = 0, minor = 0;
+  int number = 0;
   switch (library) {
     case driver:
+    case compiler:  // a part of HIP; hiprtcVersion() says 9.0 in all of them
       if (!amd.driver_version || amd.driver_version(&number)) return "";
       return std::to_string(number / 10000000) + "." + std::to_string(number / 100000 % 100) + "." + std::to_string(number % 100000);
-    case compiler:
-      if (!amd.rtc_version || amd.rtc_version(&number, &minor)) return "";
-      return std::to_string(number) + "." + std::to_string(minor);
     case blas: return amd.blas_version && !amd.blas_version(text, sizeof text) ? text : "";
     case solver: return amd.solver_version && !amd.solver_version(text, sizeof text) ? text : "";
     default: return "";

@@ -80,7 +80,6 @@
   LAPWING_HIP_TYPE(X, d, orgqr, ormqr, syev, syrk, double, double)                                                      \
   LAPWING_HIP_TYPE(X, c, ungqr, unmqr, heev, herk, Complex32, float)                                                    \
   LAPWING_HIP_TYPE(X, z, ungqr, unmqr, heev, herk, Complex64, double)                                                   \
-  X(compiler, rtc_version, "hiprtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "hiprtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char**, const char**))                                                \
   X(compiler, rtc_compile, "hiprtcCompileProgram", int, (void*, int, const char**))                                     \

@@ -298,8 +298,9 @@ std::string load_driver() {
     return "";
   }
   // a driver that was found and does not work says more than one that is absent
-  const bool amd_is_here = !reasons[1].empty() && reasons[1].find("was not found") == std::string::npos;
-  return amd_is_here && reasons[0].find("was not found") != std::string::npos ? reasons[1] : reasons[0];
+  const bool absent[] = {reasons[0].find("was not found") != std::string::npos, reasons[1].find("was not found") != std::string::npos};
+  if (absent[0] && absent[1]) return "neither libcuda.so.1 nor libamdhip64.so was found";
+  return absent[0] && !reasons[1].empty() ? reasons[1] : reasons[0];
 }
 
 std::string load(Library library) {

@@ -44,6 +44,13 @@ class Exporter:
         return capsule_of_memory(self.memory)
 
 
+@pytest.mark.parametrize("kind", m.DEVICES)
+def test_on_device(kind):
+    """Also AMD's: CuPy built for ROCm has no ``__cuda_array_interface__``."""
+    there = Exporter(Memory(64, (2,), (1,), np.dtype("f4"), (kind, 0), True))
+    assert on_device(there) == (kind not in (m.CPU, m.CUDA_HOST, m.ROCM_HOST))
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (4,), (2, 3)])
 def test_known_libraries(library, shape):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,14 @@ class OnlyDlpack:
 class OnMars(OnlyDlpack):
     def __dlpack_device__(self):
         return 99, 0
+
+
+@pytest.mark.parametrize(("kind", "hint"), [(2, "pip install cupy-cuda13x"), (10, "install a build of CuPy for ROCm")])
+def test_without_cupy(monkeypatch, kind, hint):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(OnlyDlpack, "__dlpack_device__", lambda self: (kind, 0))
+    with pytest.raises(TypeError, match=f"hint: {hint}"):
+        lw.cholesky(OnlyDlpack(np.eye(2)))
 
 
 def test_arrays_that_speak_dlpack_alone():

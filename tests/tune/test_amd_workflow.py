@@ -109,6 +109,16 @@ def test_what_is_kept(tmp_path, reference, tuned, verify, kept, reason):
     assert (judged.solutions == {SEED: 2}) == kept and judged.metrics.kept == kept
 
 
+@pytest.mark.parametrize(("kind", "tflops"), [("f64", 48), ("f32", 48), ("f16", 192)])
+def test_what_a_die_of_an_mi250_can_do(tmp_path, kind, tflops):
+    """One of the two dies is a device of its own; the data sheet has the sum of both."""
+    gemm = Gemm(4096, 4096, 4096, "T", "N", a_type=kind, b_type=kind, c_type=kind, d_type=kind)
+    us = gemm.flops / (tflops * 1e6)
+    (possible,) = judge(tmp_path, [2 * us], [us], gemm=gemm, architecture="gfx90a").comparisons
+    (impossible,) = judge(tmp_path, [2 * us], [us / 1.1], gemm=gemm, architecture="gfx90a").comparisons
+    assert possible.kept and not impossible.kept and "more than gfx90a can do" in impossible.reason
+
+
 def test_unverified_and_equal_kernels(tmp_path):
     assert judge(tmp_path, [100], [80], "", unverified=True).kept
     same = [output(tmp_path / str(us), printed(SEED, us, 1)) for us in (100, 80)]

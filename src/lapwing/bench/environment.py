@@ -17,8 +17,9 @@ from ..core.native import native
 PACKAGES: dict[str, tuple[str, ...]] = {
     name: (name,) for name in ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy", "matplotlib")
 }
-PACKAGES["tensorflow"] += ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
+PACKAGES["tensorflow"] += ("tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tf-nightly")
 PACKAGES["cupy"] += ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")
+PACKAGES["cupy"] += ("cupy-rocm-7-0", "cupy-rocm-5-0", "cupy-rocm-4-3", "amd-cupy")
 HOW_TO_GET = {name: f"pip install {name}" for name in PACKAGES if name != "numpy"}
 HOW_TO_GET |= {"tensorflow": "pip install tensorflow-cpu", "cupy": "pip install cupy-cuda13x"}
 

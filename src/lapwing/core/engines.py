@@ -86,6 +86,7 @@ def _with_blas(device: str) -> str:
 
 _SIMD = "SIMD across the batch, threads over it"
 _LEAST_SQUARES = "by A^H A where the condition allows it, else by QR or the SVD"
+_LARGE = "a thread, warp or block per matrix; large ones"
 _SYSTEMS = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "det")
 
 ENGINES: dict[str, Engine] = {
@@ -97,10 +98,8 @@ ENGINES: dict[str, Engine] = {
             {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"},
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
             special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix")
-            | dict.fromkeys(
-                ("eigh", "eigvalsh"), "a thread, warp or block per matrix; large ones on several blocks, with cuBLAS"
-            )
-            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS")
+            | dict.fromkeys(("eigh", "eigvalsh"), f"{_LARGE} on several blocks, with the GPU's BLAS")
+            | dict.fromkeys(_SYSTEMS, f"{_LARGE} by blocks of columns, with the GPU's BLAS")
             | {"lstsq": _LEAST_SQUARES},
         ),
         Engine(

@@ -140,7 +140,7 @@ def on_device(x: Any) -> bool:
     if hasattr(x, "__cuda_array_interface__"):
         return True
     device = getattr(x, "__dlpack_device__", None)
-    return device is not None and device()[0] in (CUDA, CUDA_MANAGED)
+    return device is not None and device()[0] in GPU
 
 
 def memory_of_array(x: Any, *, name: str = "", writable: bool = True) -> Memory:

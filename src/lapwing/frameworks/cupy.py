@@ -15,6 +15,7 @@ from .like_numpy import LightFunctions, NumpyNamespace
 sharded = False
 light = LightFunctions(cp)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
+_captures = not cp.cuda.runtime.is_hip  # built for ROCm, CuPy captures no graphs, and raises an error when it is asked
 
 
 def describe(a: Any) -> Spec:
@@ -34,7 +35,7 @@ def direct(a: Any) -> bool:
 
 
 def traced(a: Any) -> bool:
-    return bool(cp.cuda.get_current_stream().is_capturing())
+    return _captures and bool(cp.cuda.get_current_stream().is_capturing())
 
 
 def sized(a: Any) -> bool:

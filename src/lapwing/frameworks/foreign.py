@@ -79,9 +79,8 @@ def _plain(operation: str, x: Any) -> Any:
             )
         import cupy
     except ImportError:
-        raise TypeError(
-            f"{operation}: {kind} on a GPU needs CuPy, which is not installed\nhint: pip install cupy-cuda13x"
-        ) from None
+        hint = "install a build of CuPy for ROCm" if device == _ON_GPU[-1] else "pip install cupy-cuda13x"
+        raise TypeError(f"{operation}: {kind} on a GPU needs CuPy, which is not installed\nhint: {hint}") from None
     except (AttributeError, BufferError, RuntimeError) as error:
         raise TypeError(f"{operation}: {kind} does not share its memory ({error})\nhint: convert it to NumPy first") from error
     return cupy.from_dlpack(x) if hasattr(x, "__dlpack__") else cupy.asarray(x)

@@ -97,7 +97,7 @@ LW_INLINE int of_half(int x, int half) { return __builtin_amdgcn_readlane(x, 32 
 // The same for a place in shared memory. The compiler sees that it is one.
 template <typename E>
 LW_INLINE const E* of_half(const E* at, int half) {
-  const int place = (int)(size_t)at;
+  const int place = (int)(unsigned long long)at;
   return (const E*)((const char*)at + (of_half(place, half) - place));
 }
 

@@ -22,7 +22,7 @@ EXPORT int mock_depth() { return device_now; }  // programs of the tests start o
 
 EXPORT int hipInit(unsigned flags) { return cuInit(flags); }
 EXPORT int hipDriverGetVersion(int* version) {
-  *version = 60241134;
+  *version = int(number("MOCK_HIP_VERSION", 60241134));
   return 0;
 }
 EXPORT int hipGetDeviceCount(int* count) { return cuDeviceGetCount(count); }

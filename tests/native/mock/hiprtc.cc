@@ -1,10 +1,6 @@
 // Stand-in for libhiprtc: that of libnvrtc under AMD's names. It insists on the options that only AMD's compiler knows.
 #include "nvrtc.cc"
 
-EXPORT int hiprtcVersion(int* major, int* minor) {
-  *major = 9, *minor = 0;
-  return 0;
-}
 EXPORT int hiprtcCreateProgram(void** program, const char* source, const char* name, int count, const char** text, const char** names) {
   return nvrtcCreateProgram(program, source, name, count, text, names);
 }

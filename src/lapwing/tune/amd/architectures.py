@@ -47,7 +47,8 @@ _KNOWN = {
     "gfx90a": Architecture(
         "gfx90a", "gfx90a", 104, 1, "aldebaran", ("Device 0050", "Device 0051", "Device 0052", "Device 7400", "Device 740c"),
         _instructions(bf16=16, f16=16, i8=16, f32=4),
-        {"f64": 96 * _T, "f32": 96 * _T, "bf16": 192 * _T, "f16": 192 * _T, "i8": 192 * _T},
+        # of one die, which is a device of its own
+        {"f64": 48 * _T, "f32": 48 * _T, "bf16": 192 * _T, "f16": 192 * _T, "i8": 192 * _T},
     ),
     "gfx942": Architecture(
         "gfx942", "gfx942", 304, 8, "aquavanjaram", ("Device 0049", "Device 0050"),
