@@ -1,4 +1,4 @@
-// Determinants: the product of the pivots as a mantissa times a power of two, and the results made of it.
+// Determinants: the product of the pivots as a mantissa times a power of two, and the results computed from it.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ T converted(std::complex<double> x) {
   else return T(x.real());
 }
 
-// No product of any length is too large or too small for it.
+// No product is too large or too small for it, whatever its length.
 struct Pivots {
   std::complex<double> mantissa{1};
   int64_t exponent = 0;

@@ -20,7 +20,7 @@ constexpr Dtype dtype_of() {
   return PARTS_OF<T> == 2 ? (wide ? C128 : C64) : (wide ? F64 : F32);
 }
 
-// f(zero) with a zero of the type that `dtype` stands for.
+// Calls f(zero) with a zero of the type with this number.
 template <class F>
 auto by_dtype(int32_t dtype, F f) {
   switch (dtype) {

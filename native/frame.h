@@ -43,7 +43,7 @@ struct Frame {
   bool named = false;    // set by run(): the caller chose the engine, and wants it to try for longer
   int32_t threads = 0;   // CPU threads this call may use; 0: as many as the process allows
   uint32_t flags = 0;
-  // what ops.def says of the operation: batch, n and more sizes; inputs, then outputs
+  // as ops.def lists them for the operation: batch, n and more sizes; inputs, then outputs
   int64_t size[6] = {};
   void* buffer[8] = {};
   const int* exponents = nullptr;  // of the powers of two that the matrices were multiplied by on the way in, where they were
@@ -54,7 +54,7 @@ struct Frame {
   bool out_of_memory = false;  // with a sentence in error
 };
 
-// The direct routine that a method for special cases turns to where it does not succeed.
+// The direct routine that a method for special cases uses if it does not succeed.
 struct Direct {
   int32_t engine;
   int (*run)(Frame&);
@@ -63,7 +63,7 @@ struct Direct {
 // 0, or 1 with a sentence in frame.error (empty when the call was interrupted).
 int run(Frame& frame);
 int fail(Frame& frame, const char* format, ...) __attribute__((format(printf, 2, 3)));
-// The failure of `other` is that of the frame.
+// Copies the failure of `other` to the frame.
 int fail_as(Frame& frame, const Frame& other);
 
 // The frame of `count` matrices of the batch, from `first` on.

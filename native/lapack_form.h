@@ -1,10 +1,10 @@
-// Factors for a caller who needs them as LAPACK has them, and back: column-major, the exchanges of rows one after the other.
+// Converts factors to LAPACK's form and back: column-major, with the exchanges of rows one after the other.
 #pragma once
 #include "frame.h"
 
 namespace lapwing {
 
-// What happens to the integers of each matrix, of which there are n:
+// How the n integers of each matrix are converted:
 //   TO_PIVOTS  the order of the rows (row i of L U is row order[i] of the matrix) becomes LAPACK's pivots: row i was exchanged with
 //              row pivots[i] - 1, in turns from the first row to the last
 //   TO_ROWS    the reverse

@@ -1,4 +1,4 @@
-// What each operation takes and gives, from ops.def.
+// The inputs and outputs of each operation, from ops.def.
 #pragma once
 #include <algorithm>
 
@@ -39,7 +39,7 @@ constexpr int count_of(const Argument* arguments) {
   return i;
 }
 
-// The buffer that holds a status for each matrix; -1: there is none.
+// The buffer with a status for each matrix; -1 if there is none.
 constexpr int status_place(int32_t op) {
   const Operation& operation = OPERATIONS[op];
   const int outputs = count_of(operation.outputs);
@@ -50,7 +50,7 @@ constexpr int status_place(int32_t op) {
 constexpr bool is_qr(int32_t op) { return op == QR || op == QR_R || op == QR_RAW; }
 constexpr bool is_rectangular(int32_t op) { return OPERATIONS[op].inputs[0].axes[0] == 'm'; }
 
-// The length of an axis: n and m the matrix, k its right-hand sides, p the eigenvalues asked for, s the smaller side, c and d
+// The length of an axis: n and m of the matrix, k right-hand sides, p requested eigenvalues, s the smaller side, c and d
 // the columns of the left factor and the rows of the right one.
 inline int64_t length(const Frame& frame, char axis) {
   const int64_t rows = frame.size[1], columns = frame.size[is_rectangular(frame.op) ? 2 : 1];

@@ -335,7 +335,7 @@ int64_t lapack_solve_host(Frame& frame) { return lapack::solve_host_bytes(frame)
 // the direct routine asks for its own, should it take over
 int64_t krylov_bytes(Frame& frame) { return int64_t(krylov::scratch_bytes(frame)); }
 int64_t krylov_host(Frame& frame) { return int64_t(krylov::host_bytes(frame)); }
-int64_t with_direct(int64_t direct, int64_t own) { return direct < 0 ? direct : direct + own; }
+int64_t with_direct(int64_t direct, int64_t more) { return direct < 0 ? direct : direct + more; }
 int64_t mixed_bytes(Frame& frame) {
   return frame.device == CPU ? 0 : with_direct(cusolver::solve_scratch(frame), mixed::scratch_bytes(frame));
 }
@@ -380,19 +380,19 @@ Choice chosen(Frame& frame) { return frame.device == CPU ? decide(frame, {}) : d
 int run_chosen(Frame& frame) {
   const Choice choice = chosen(frame);
   if (!choice.method) return fail(frame, "no engine can take a matrix of this size");
-  const auto asked = std::exchange(frame.engine, choice.engine());
+  const auto requested = std::exchange(frame.engine, choice.engine());
   const int status = choice.method->run(frame);
-  frame.engine = asked;
+  frame.engine = requested;
   return status;
 }
 int64_t chosen_bytes(Frame& frame) {
   const Choice choice = chosen(frame);
   if (!choice.method) return 0;
   const auto bytes = frame.device == CPU ? choice.method->host_bytes : choice.method->device_bytes;
-  const auto asked = std::exchange(frame.engine, choice.engine());
-  const int64_t found = bytes ? bytes(frame) : 0;
-  frame.engine = asked;
-  return found;
+  const auto requested = std::exchange(frame.engine, choice.engine());
+  const int64_t needed = bytes ? bytes(frame) : 0;
+  frame.engine = requested;
+  return needed;
 }
 constexpr cuda::ChosenEngine CHOSEN = {run_chosen, chosen_bytes};
 int eig_on_host(Frame& frame) { return cuda::on_host(frame, run_chosen); }
@@ -429,8 +429,8 @@ int gpu_lstsq(Frame& frame, int (*other)(Frame&)) {
   return gpu_lstsq_by_gram(frame) ? cuda::lstsq_by_gram(frame, CHOSEN, other) : other(frame);
 }
 int64_t gpu_lstsq_bytes(Frame& frame, int64_t other) {
-  const int64_t own = other >= 0 && gpu_lstsq_by_gram(frame) ? cuda::lstsq_gram_scratch(frame, CHOSEN) : 0;
-  return other < 0 || own < 0 ? -1 : other + own;
+  const int64_t gram = other >= 0 && gpu_lstsq_by_gram(frame) ? cuda::lstsq_gram_scratch(frame, CHOSEN) : 0;
+  return other < 0 || gram < 0 ? -1 : other + gram;
 }
 int gpu_lstsq_blocked(Frame& frame) { return cuda::blocked_lstsq(frame, CHOSEN); }
 int gpu_lstsq_vendor(Frame& frame) {

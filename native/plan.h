@@ -20,9 +20,9 @@ struct Place {
 struct Method {
   int32_t engine;
   int (*run)(Frame&);
-  // "", or why it cannot take the frame
+  // "" or why it cannot take the frame
   std::string (*refuses)(const Frame&, const Place&);
-  // Whether it is the right one by the limits that hold where nothing was measured. Asked in the order of the table.
+  // Whether it is the right one by the built-in limits, for problems without measurements. Called in the order of the table.
   bool (*pays)(const Frame&, const Place&);
   int64_t (*device_bytes)(Frame&);  // -1 leaves a message in the frame; null: 0
   int64_t (*host_bytes)(Frame&);    // about; the same
@@ -37,7 +37,7 @@ struct Choice {
   int32_t engine() const { return method ? method->engine : int32_t(AUTO); }
 };
 
-// Why the engine that the frame names has no method there.
+// Why the engine that the frame names cannot be used there.
 std::string no_method(const Frame& frame, const Place& place);
 
 // The engines that have the operation there, on GPUs of either vendor, in the order of the table.
@@ -53,7 +53,7 @@ bool settle_part(Frame& frame);
 // frame.engine is AUTO or what the caller named. A choice without a method: no engine of that name has the operation.
 Choice decide(const Frame& frame, const Place& place);
 
-// The engine of every call that leaves the choice open and that this engine can take; AUTO: none.
+// The engine for all calls with AUTO that it can take; AUTO: none is preferred.
 void prefer(int32_t engine);
 
 struct Plan {

@@ -41,8 +41,8 @@ const std::vector<Rule>& rules_of(const char* hardware) {
   static const std::vector<Rule> none;
   const Table* all = table.load();
   if (!all) return none;
-  auto found = all->find(hardware);
-  return found == all->end() ? none : found->second;
+  auto entry = all->find(hardware);
+  return entry == all->end() ? none : entry->second;
 }
 
 int32_t rule_op(const Frame& frame) {

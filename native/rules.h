@@ -7,7 +7,7 @@
 
 namespace lapwing {
 
-// In rules alone: part of a spectrum, where the number of eigenvalues takes the place of the batch, and the operations that
+// Only in rules: part of a spectrum, with the number of eigenvalues in place of the batch, and the operations that
 // have routines of their own for a kind of matrix.
 enum RuleOp : int32_t { EIGH_PART = N_OPS, SOLVE_POS, SOLVE_SYMMETRIC, INVERSE_POS, SLOGDET_POS, N_RULE_OPS };
 constexpr const char* RULE_OP_NAMES[N_RULE_OPS - N_OPS] = {"eigh_part", "solve_pos", "solve_symmetric", "inverse_pos",
@@ -27,7 +27,7 @@ void set_rules(const char* hardware, std::vector<Rule> rules);
 // The rules for that hardware, in their order; they stay valid until the process ends.
 const std::vector<Rule>& rules_of(const char* hardware);
 
-// The operation whose rules decide about all matrices of the frame.
+// The operation whose rules apply to the matrices of the frame.
 int32_t rule_op(const Frame& frame);
 
 bool fits(const Rule& rule, const Frame& frame, int32_t op, int64_t batch);

@@ -1,4 +1,4 @@
-// What one call does beside its frame: the log, and the record of what ran.
+// What one call does besides filling its frame: the log, and the record of the calls that ran.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace lapwing {
 
-// An EIGH or EIGVALSH frame of a matrix that is known by its products alone; buffer[0] is not used.
+// An EIGH or EIGVALSH frame for a matrix that is given only by its products; buffer[0] is not used.
 int run_operator(Frame& frame, const krylov::Product& product, int* converged);
 
-// A sentence for the log, and all that the last call of this thread had to say.
+// Adds a sentence to the log of this call; and all sentences of the last call of this thread.
 void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
 std::vector<std::string> take_notes();
 

@@ -195,9 +195,9 @@ bool shape_of_axis(ShapeContext* context, const Row& row, ShapeHandle* inputs, c
     return true;
   }
   for (int i = 0; i < count_of(row.inputs()); i++) {
-    const char* found = std::strchr(row.inputs()[i].axes, axis);
-    if (!found || !TF_ShapeInferenceContextRankKnown(context, inputs[i])) continue;
-    const int64_t place = TF_ShapeInferenceContextRank(context, inputs[i]) - int64_t(std::strlen(found));
+    const char* rest_of_axes = std::strchr(row.inputs()[i].axes, axis);
+    if (!rest_of_axes || !TF_ShapeInferenceContextRankKnown(context, inputs[i])) continue;
+    const int64_t place = TF_ShapeInferenceContextRank(context, inputs[i]) - int64_t(std::strlen(rest_of_axes));
     TF_ShapeInferenceContextSubshape(context, inputs[i], place, place + 1, shape, status);
     return !TF_GetCode(status);
   }
@@ -418,10 +418,10 @@ void compute(void* self, Context* context) {
 
   // Our references to the inputs are given back at once, as they would keep TensorFlow from forwarding the memory.
   // TensorFlow holds its own until this function returns.
-  const int given = count_of(row.inputs());
+  const int inputs = count_of(row.inputs());
   int64_t dims[MOST_INPUTS][MOST_DIMENSIONS];
   int ranks[MOST_INPUTS];
-  for (int i = 0; i < given; i++) {
+  for (int i = 0; i < inputs; i++) {
     TensorHandle input;
     TF_GetInput(context, i, input.slot(), answer);
     if (!answer.ok()) return TF_OpKernelContext_Failure(context, answer);
@@ -452,7 +452,7 @@ void compute(void* self, Context* context) {
       outputs[i].reset(TF_AllocateOutput(context, i, type_of(output, TYPES[frame.dtype]), shape, rank, bytes, answer));
     }
     if (!answer.ok()) return TF_OpKernelContext_Failure(context, answer);
-    frame.buffer[given + i] = TF_TensorData(outputs[i]);
+    frame.buffer[inputs + i] = TF_TensorData(outputs[i]);
   }
 
   if (kernel.device == CPU) {

@@ -1,4 +1,4 @@
-// What the batched CPU kernels share: memory, the choice of instruction set.
+// Shared by the batched CPU kernels: memory, the choice of instruction set.
 // Include it before the target of the code is widened.
 #pragma once
 #include <algorithm>

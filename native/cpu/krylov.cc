@@ -69,7 +69,7 @@ class CpuSpace : public Space<T> {
   double largest(const T* a) override {
     const bool upper = frame_.flags & UPPER;
     const int64_t pieces = (n_ + TILE - 1) / TILE;
-    std::vector<double> found(size_t(pieces), 0.0);
+    std::vector<double> maxima(size_t(pieces), 0.0);
     parallel(threads_for(frame_), pieces, 1, [&](int64_t piece, int64_t) {
       double most = 0;
       for (int64_t i = piece * TILE; i < std::min(n_, (piece + 1) * TILE); i++) {
@@ -84,10 +84,10 @@ class CpuSpace : public Space<T> {
         most = larger(most, double(line) + double(sum));
         most = larger(most, double(diagonal) + double(diagonal * Real(0)));
       }
-      found[size_t(piece)] = most;
+      maxima[size_t(piece)] = most;
     });
     double most = 0;
-    for (double x : found) most = larger(most, x);
+    for (double x : maxima) most = larger(most, x);
     return most;
   }
 

@@ -127,11 +127,11 @@ struct Look {
   }
 
   // The same for each column of right-hand sides.
-  void exponents(const T* b, int64_t k, int* found) const {
+  void exponents(const T* b, int64_t k, int* powers) const {
     std::vector<Extent<R>> extent(static_cast<size_t>(k));
     for (int64_t i = 0; i < rows; i++)
       for (int64_t j = 0; j < k; j++) extent[size_t(j)].add(b[i * k + j]);
-    for (int64_t j = 0; j < k; j++) found[j] = ordinary(extent[size_t(j)].most) ? 0 : extent[size_t(j)].exponent();
+    for (int64_t j = 0; j < k; j++) powers[j] = ordinary(extent[size_t(j)].most) ? 0 : extent[size_t(j)].exponent();
   }
 
   int64_t rows, columns;

@@ -40,7 +40,7 @@ LAPWING_INLINE Vec<R> broadcast(R x) {
 typedef Vec<float> VecF;
 typedef Vec<double> VecD;
 
-// What a comparison of vectors gives: an integer as wide as R in each lane, all bits set or none.
+// The result of a comparison of vectors: an integer as wide as R in each lane, with all bits set or none.
 template <class R>
 using Mask = decltype(Vec<R>{} < Vec<R>{});
 template <class R>

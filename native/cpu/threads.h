@@ -50,7 +50,7 @@ class Team {
   const int threads_;
 };
 
-// Calls body(&team) as Team::gather does, or body(nullptr) where one thread does all of it. The team ends with it, so that none of its
+// Calls body(&team) as Team::gather does, or body(nullptr) if one thread does all the work. The team ends with it, so that none of its
 // threads takes a core while the caller goes on with the threads of another library.
 template <class Body>
 void with_team(int threads, const Body& body) {
@@ -62,7 +62,7 @@ void with_team(int threads, const Body& body) {
 // OMP_NUM_THREADS, else the cores this process is bound to.
 int allowed_threads();
 
-// What the frame allows, which may say nothing.
+// The limit of the frame, which may have none.
 int threads_for(const Frame& frame);
 
 // Whether a batch is faster with a matrix in each of `lanes` lanes than matrix by matrix, one on each thread, when a matrix in a lane

@@ -143,10 +143,10 @@ struct Places {
 };
 
 Frame cholesky_frame(const Frame& frame, void* factor, int32_t* info) {
-  Frame own = frame;
-  own.op = CHOLESKY;
-  own.buffer[1] = factor, own.buffer[2] = info;
-  return own;
+  Frame cholesky = frame;
+  cholesky.op = CHOLESKY;
+  cholesky.buffer[1] = factor, cholesky.buffer[2] = info;
+  return cholesky;
 }
 
 // Rows begin on multiples of 16 bytes.
@@ -348,9 +348,9 @@ class Job {
 
   // factor <- L with A = L L^H, or U with A = U^H U
   int cholesky(void* factor, int32_t* info) {
-    Frame own = cholesky_frame(frame_, factor, info);
-    own.scratch = {block_ + places_.cholesky, [](void* self, size_t) { return self; }};
-    return cholesky_tiled(own) ? fail_as(frame_, own) : 0;
+    Frame cholesky = cholesky_frame(frame_, factor, info);
+    cholesky.scratch = {block_ + places_.cholesky, [](void* self, size_t) { return self; }};
+    return cholesky_tiled(cholesky) ? fail_as(frame_, cholesky) : 0;
   }
 
   // ---- substitution

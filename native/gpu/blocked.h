@@ -9,7 +9,7 @@ namespace lapwing::cuda {
 bool blocked_fits(const Frame& frame, const Properties& gpu);
 constexpr int64_t BLOCKED_LARGEST = 4096;  // order of a matrix
 
-// Bytes of device memory; a batch that wants more than that is solved in several parts.
+// Bytes of device memory; a batch that needs more than that is solved in several parts.
 size_t blocked_scratch(const Frame& frame);
 
 // Queues the work on the frame's stream. 0, or 1 with a message in the frame.

@@ -9,11 +9,11 @@
 
 namespace lapwing::cuda {
 
-// How many of `batch` matrices to take at a time, in parts of one size, where each needs `bytes` of working memory
+// How many of `batch` matrices to take at a time, in parts of equal size, if each needs `bytes` of working memory
 int64_t matrices_per_part(int64_t batch, int64_t bytes);
 
-// state <- what is known of each of `batch` matrices (qr_state.cuh): the exponent of its largest element, or that it is not finite
-// `apart`: of each of their columns
+// state <- for each of `batch` matrices (qr_state.cuh) the exponent of its largest element, or that it is not finite
+// `apart`: for each of their columns
 int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns, bool apart);
 
 // Where scaled copies go: rows of `ld` elements, matrices `stride` elements apart, with zeros from `columns` up to column `end`.
@@ -21,8 +21,8 @@ struct Copies {
   void* to;
   int64_t ld, stride, end;
 };
-// Copies (rows x columns) of a, or with `turned` of its adjoint, near 1 by a power of two. `spoils`: what is not finite becomes
-// NaN altogether. `apart`: each column has its own state.
+// Copies (rows x columns) of a, or with `turned` of its adjoint, near 1 by a power of two. `spoils`: a matrix that is not
+// finite becomes NaN. `apart`: each column has its own state.
 int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch, int64_t rows, int64_t columns, Copies copies,
                 bool turned, bool spoils, bool apart);
 
@@ -46,7 +46,7 @@ class BlockedQr {
   int64_t stride() const { return rows_ * ld_; }
 
   // The working copies from column `first` on <- a (rows x columns), or its adjoint, scaled by a power of two whose exponent
-  // goes to state(which), 1: each column by its own; zeros in the columns from there up to `end`. `spoils`: what is not finite becomes NaN altogether.
+  // goes to state(which), 1: each column by its own; zeros in the columns from there up to `end`. `spoils`: a matrix that is not finite becomes NaN.
   int take(const void* a, int64_t rows, int64_t first, int64_t columns, int64_t end, int which, bool turned, bool spoils);
   // The working copies <- R, and with `keeps` the vectors below it; tau may be null, the numbers of a matrix are `reflections`
   int factor(void* tau, bool keeps);

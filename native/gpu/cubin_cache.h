@@ -7,7 +7,7 @@ namespace lapwing::cubin_cache {
 
 void set_folder(const char* folder);  // "" turns the cache off
 
-// The binary stored under exactly this key, or "" when there is none or it is damaged, foreign or in an unsafe place.
+// The binary stored under exactly this key, or "" if there is none, or it is damaged, foreign or in an unsafe folder.
 std::string read(const std::string& key);
 void write(const std::string& key, const std::string& binary);
 

@@ -15,7 +15,7 @@ struct Triangle {
   int side, fill, op, diagonal;
 };
 
-// Only after blas and dense_blas were found.
+// Only after the libraries blas and dense_blas were found.
 class Dense {
  public:
   explicit Dense(Frame& frame);

@@ -271,8 +271,8 @@ const Properties* properties(Frame& frame) {
   if (const Dry* dry = Dry::current()) return &dry->gpu;
   int device = current_device();
   std::lock_guard<std::mutex> hold(mutex);
-  auto found = known.find(device);
-  if (found != known.end()) return &found->second;
+  auto entry = known.find(device);
+  if (entry != known.end()) return &entry->second;
   const auto& api = vendor::table();
   Properties p{};
   int major = 0, minor = 0;
@@ -312,16 +312,16 @@ void* function(Frame& frame, const char* source, const char* options, const char
   std::string module_key = std::to_string(reinterpret_cast<uintptr_t>(context)) + "|" + source + "|" + options;
   std::string key = module_key + "|" + name;
   std::lock_guard<std::mutex> hold(loading);
-  auto found = functions.find(key);
-  if (found == functions.end()) {
+  auto entry = functions.find(key);
+  if (entry == functions.end()) {
     void*& module = modules[module_key];
     if (!module) module = load_module(frame, source, options);
     if (!module) return nullptr;
-    Function made{nullptr, 48 * 1024};  // what every block may have without asking
-    if (check(frame, api.module_function(&made.handle, module, name), name)) return nullptr;
-    found = functions.emplace(key, made).first;
+    Function function{nullptr, 48 * 1024};  // what every block may have without asking
+    if (check(frame, api.module_function(&function.handle, module, name), name)) return nullptr;
+    entry = functions.emplace(key, function).first;
   }
-  Function& it = found->second;
+  Function& it = entry->second;
   if (shared > it.shared) {
     if (check(frame, api.function_attribute(it.handle, vendor::FUNCTION_MAX_SHARED, int(shared)), "asking for shared memory"))
       return nullptr;
@@ -351,9 +351,9 @@ int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t sha
 }
 
 char* scratch(Frame& frame, size_t bytes) {
-  auto* found = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, bytes)) : nullptr;
-  if (!found) fail(frame, "no GPU memory for a workspace of %zu bytes", bytes);
-  return found;
+  auto* memory = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, bytes)) : nullptr;
+  if (!memory) fail(frame, "no GPU memory for a workspace of %zu bytes", bytes);
+  return memory;
 }
 
 int copy(Frame& frame, void* to, const void* from, size_t bytes) {

@@ -48,7 +48,7 @@ std::vector<Loaded> loaded();
 struct Grid {
   unsigned x = 1, y = 1, z = 1;
 };
-// At least one block; the kernels stride over what does not fit.
+// At least one block; if there are too many for one grid, the kernels loop over the others.
 inline Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, 2147483647))}; }
 
 // The widest access, in bytes, that all of these addresses, and addresses `stride` bytes apart, allow.
@@ -74,7 +74,7 @@ int start(Frame& frame, const char* source, const std::string& options, const ch
   return kernel ? launch(frame, kernel, grid, threads, shared, addresses) : 1;
 }
 
-// The same, of a kernel whose blocks wait for each other.
+// The same for a kernel whose blocks wait for each other.
 template <class... Arguments>
 int start_together(Frame& frame, const char* source, const std::string& options, const char* name, Grid grid, unsigned threads,
                    size_t shared, Arguments... arguments) {

@@ -1,5 +1,5 @@
-// Calls that only write down which kernels they would launch on a GPU that need not exist. While a Dry lives, calls of this
-// thread go through the same code as ever, over vendor libraries that do nothing (vendor.h, Pretence).
+// Calls that only record which kernels they would launch on a GPU, which need not exist. While a Dry lives, calls of this
+// thread run the usual code over vendor libraries that do nothing (vendor.h, Pretence).
 #pragma once
 #include <set>
 #include <string>
@@ -20,7 +20,7 @@ class Dry {
   // 0, or 1 with a message in `error`. Buffers, stream and scratch of the frame are replaced: nothing is read or written.
   int run(Frame frame, std::string* error);
 
-  // Records a kernel that the call asks for; nullptr once the call only repeats itself, as loops over a batch do.
+  // Records a kernel that the call asks for; nullptr once the call only repeats kernels, as loops over a batch do.
   void* function(const char* source, const char* options);
 
   const Properties gpu;

@@ -1,8 +1,8 @@
-// The second column of vendor.h: AMD's names, and how each row of the table is made from them.
+// The second column of vendor.h: AMD's names, and how they fill each row of the table.
 //
 // HIP mirrors most of NVIDIA's driver, rocBLAS and rocSOLVER have the routines. Numbers of enums, the way workspaces are handed over
 // and the width of integers differ: hip.cc translates, so that callers see one table. Rows that AMD's libraries cannot fill stay
-// null, and their callers take another way. Declarations are checked against AMD's headers in tests/native/abi.
+// null, and their callers use another routine. Declarations are checked against AMD's headers in tests/native/abi.
 #pragma once
 #include <string>
 
@@ -26,7 +26,7 @@
   X(dense_blas, l##syrk, "rocblas_" #l #syrk, int,                                                                      \
     (void*, int, int, int, int, const Real*, const Element*, int, const Real*, Element*, int))
 
-// What newer versions have: routines with 64-bit sizes, part of a spectrum, ...
+// Routines that only newer versions have: with 64-bit sizes, for part of a spectrum, ...
 #define LAPWING_HIP_NEWER_TYPE(X, l, syev, syrk, Element, Real)                                                         \
   X(solver, l##syevdx, "rocsolver_" #l #syev "dx", int,                                                                 \
     (void*, int, int, int, int, Element*, int, Real, Real, int, int, int*, Real*, Element*, int, int*))                 \
@@ -130,7 +130,7 @@ constexpr int COPY_ON_DEVICE = 3;
 // Fills the rows of `library` from an opened file of it. "", or which function it lacks.
 std::string fill(Library library, void* handle, Table* table);
 
-// Facts of a device that NVIDIA's table has no row for.
+// Properties of a device without a row in NVIDIA's table.
 int lanes_of(int device);                      // of a wave: 64 or 32
 bool has_cooperative_launch(int device);
 std::string architecture_of(int device);       // "gfx90a"; "" where it is not known

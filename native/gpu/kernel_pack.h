@@ -6,8 +6,8 @@
 
 namespace lapwing::kernel_pack {
 
-// Files, or folders that hold sm_90.pack and the like, separated by ':'; the first that has a kernel gives it. Packs inside
-// `trusted` are part of the installation, as the device sources there are, which are compiled and run as well.
+// Files, or folders that hold sm_90.pack and the like, separated by ':'; the first that has a kernel is used. Packs inside
+// `trusted` are part of the installation, like the device sources there, which are compiled and run too.
 void set_places(const char* places, const char* trusted);
 
 struct Key {
@@ -17,10 +17,10 @@ struct Key {
 };
 Key key_of(const std::string& text);
 
-// The kernel stored under this key for a GPU of this compute capability (90 for 9.0), or "" where no pack has it whole.
+// The kernel stored under this key for a GPU of this compute capability (90 for 9.0), or "" if no pack has it undamaged.
 std::string find(const Key& key, int compute_capability);
 
-// The packs that serve such a GPU, and the files that would but cannot be used.
+// The packs for such a GPU, including files that cannot be used.
 struct Description {
   std::string path, problem;  // "": it can be used
   int architecture;

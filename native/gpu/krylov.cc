@@ -102,17 +102,17 @@ class CudaSpace : public Space<T> {
       if (room_elements > square + values + 64) {
         // room: H, the eigenvalues, info, then the solver's workspace
         T* matrix = room;
-        auto* found = reinterpret_cast<Real*>(room + square);
+        auto* eigenvalues = reinterpret_cast<Real*>(room + square);
         auto* info = reinterpret_cast<int32_t*>(room + square + values);
         void* work = room + square + values + 64;
         const size_t work_bytes = sizeof(T) * size_t(room_elements - square - values - 64);
         steps_.upload(matrix, h, sizeof(T) * size_t(m * m));
         if (!ok()) return -1;
-        const int answer = cusolver::eigh_small(frame_, m, matrix, found, work, work_bytes, info);
+        const int answer = cusolver::eigh_small(frame_, m, matrix, eigenvalues, work, work_bytes, info);
         if (answer == 0) {
           std::vector<T> tail(size_t(values + 1));  // eigenvalues and info in one go
           steps_.download(h, matrix, sizeof(T) * size_t(m * m));
-          steps_.download(tail.data(), found, sizeof(T) * tail.size());
+          steps_.download(tail.data(), eigenvalues, sizeof(T) * tail.size());
           std::memcpy(w, tail.data(), sizeof(Real) * size_t(m));
           int32_t status = 0;
           std::memcpy(&status, tail.data() + values, sizeof status);

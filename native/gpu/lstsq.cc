@@ -147,9 +147,9 @@ int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
   const Sizes at(frame);
   const int64_t count = matrices_for_svd(at);
   Frame inner = svd_frame(frame, count, nullptr);
-  const int64_t own = svd.bytes(inner);
-  if (own < 0) return fail_as(frame, inner), -1;
-  return int64_t(SvdPlaces(at, count, own).total);
+  const int64_t svd_bytes = svd.bytes(inner);
+  if (svd_bytes < 0) return fail_as(frame, inner), -1;
+  return int64_t(SvdPlaces(at, count, svd_bytes).total);
 }
 
 int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block) {
@@ -164,9 +164,9 @@ int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block) {
   }
   const int64_t most = matrices_for_svd(at);
   Frame largest = svd_frame(frame, most, nullptr);
-  const int64_t own = svd.bytes(largest);
-  if (own < 0) return fail_as(frame, largest);
-  const SvdPlaces places(at, most, own);  // of lstsq_svd_bytes(): runs of fewer matrices use less of each
+  const int64_t svd_bytes = svd.bytes(largest);
+  if (svd_bytes < 0) return fail_as(frame, largest);
+  const SvdPlaces places(at, most, svd_bytes);  // of lstsq_svd_bytes(): runs of fewer matrices use less of each
   for (int64_t first = 0, end; first < at.batch; first = end + 1) {
     for (end = first; end < at.batch && end - first < most && rank[size_t(end)] == UNPROVEN;) end++;
     if (end == first) continue;

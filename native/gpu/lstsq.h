@@ -1,4 +1,4 @@
-// Least squares on a GPU: by QR where that proves the rank to be full, matrix by matrix; the others by the SVD, for which the host
+// Least squares on a GPU: matrix by matrix by QR if that proves the rank to be full, else by the SVD, for which the host
 // waits for the device. 0, or 1 with a message in the frame.
 #pragma once
 #include "frame.h"
@@ -20,13 +20,13 @@ struct Triangles {
   const int32_t *a_state, *b_state;
 };
 
-// The rank of each matrix of an LSTSQ frame, UNPROVEN where R does not prove it to be full, x and the residuals. For wide
+// The rank of each matrix of an LSTSQ frame, UNPROVEN if R does not prove it to be full, x and the residuals. For wide
 // matrices Q remains to be applied to x.
 int solve_by_triangles(Frame& frame, const Triangles& triangles);
 int64_t triangles_shared(const Frame& frame);  // bytes of shared memory of a block
 
-// x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame). Where that is null, memory is
-// asked for only if there are any.
+// x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame). If that is null, memory is
+// allocated only if there are any.
 int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd);
 int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block);
 

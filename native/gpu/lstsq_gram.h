@@ -1,6 +1,6 @@
-// LSTSQ of tall matrices by G = A^H A and its inverse, with two corrections of x by the residual. That is as accurate as a QR where
-// the square of the condition is far below 1 / eps, and several times faster. Which matrices are such is known from the norms of G
-// and its inverse; the others go to `other`. The host waits for the device.
+// LSTSQ of tall matrices by G = A^H A and its inverse, with two corrections of x by the residual. That is as accurate as a QR if
+// the square of the condition is far below 1 / eps, and several times faster. The norms of G and its inverse show for which
+// matrices that holds; the others go to `other`. The host waits for the device.
 #pragma once
 #include "frame.h"
 #include "gpu/rest.h"

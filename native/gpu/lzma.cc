@@ -63,8 +63,8 @@ class Decoder {
 
   unsigned bit(Probability& p) {
     const uint32_t bound = (range_ >> 11) * p;
-    const unsigned found = code_ >= bound;
-    if (found) {
+    const unsigned value = code_ >= bound;
+    if (value) {
       range_ -= bound, code_ -= bound;
       p = Probability(p - (p >> 5));
     } else {
@@ -72,16 +72,16 @@ class Decoder {
       p = Probability(p + ((2048 - p) >> 5));
     }
     refill();
-    return found;
+    return value;
   }
 
   uint32_t plain_bits(int count) {
     uint32_t value = 0;
     while (count--) {
       range_ >>= 1;
-      const unsigned found = code_ >= range_;
-      if (found) code_ -= range_;
-      value = value << 1 | found;
+      const unsigned next = code_ >= range_;
+      if (next) code_ -= range_;
+      value = value << 1 | next;
       refill();
     }
     return value;
@@ -96,9 +96,9 @@ class Decoder {
   unsigned reversed_tree(Probability* p, int bits) {
     unsigned node = 1, value = 0;
     for (int i = 0; i < bits; i++) {
-      const unsigned found = bit(p[node]);
-      node = node << 1 | found;
-      value |= found << i;
+      const unsigned next = bit(p[node]);
+      node = node << 1 | next;
+      value |= next << i;
     }
     return value;
   }

@@ -1,4 +1,4 @@
-// An operation on matrices in GPU memory that the CPU does: the matrices are copied to the host, and the results back.
+// Runs an operation on matrices in GPU memory on the CPU: the matrices are copied to the host, and the results back.
 #pragma once
 #include "frame.h"
 

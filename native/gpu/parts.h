@@ -1,5 +1,5 @@
-// A batch in parts, each of as many matrices as scratch memory allows. Work(frame, engine) describes all matrices of a frame: bytes()
-// is what they need (-1 leaves a message in the frame), run(block, bytes) queues the work and leaves messages there too.
+// Runs a batch in parts of as many matrices as scratch memory allows. Work(frame, engine) describes all matrices of a frame: bytes()
+// is the memory they need (-1 leaves a message in the frame), run(block, bytes) queues the work and leaves messages there too.
 #pragma once
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Hermitian matrices by way of real tridiagonal ones: A = Q T Q^H, the spectrum of T, and Q times its vectors. All of it only queues
+// Hermitian matrices by reduction to real tridiagonal ones: A = Q T Q^H, the spectrum of T, and Q times its vectors. All of it only queues
 // work on the frame's stream; 0, or 1 with a message in the frame.
 #pragma once
 #include <optional>
@@ -35,7 +35,7 @@ class Tridiagonal {
   int place(char* block);  // memory of that many bytes
 
   int reduce(const void* a);
-  // Another kernel may do that instead, to these places: h has n rows of pitch() elements, tau n factors of each matrix
+  // Another kernel may do that instead, and write to these places: h has n rows of pitch() elements, tau n factors of each matrix
   struct Places {
     void *h, *tau, *d, *e, *up;
     int32_t* info;
@@ -45,7 +45,7 @@ class Tridiagonal {
   int take();
   // Values `first` to `first + count` of T
   int values(void* w, int32_t* info, int64_t first, int64_t count);
-  // The spectrum of T with vectors Z, Z <- Q Z, and the part that is asked for
+  // The spectrum of T with vectors Z, Z <- Q Z, and the requested part
   int vectors(void* w, void* v, int32_t* info, int64_t first, int64_t count);
 
  private:

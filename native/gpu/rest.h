@@ -1,4 +1,4 @@
-// What an engine needs to solve inner frames by other engines.
+// Tools for engines that solve inner frames by other engines.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -14,7 +14,7 @@ struct ChosenEngine {
 };
 
 // The end of a block of device memory as scratch memory of inner frames. An engine that solves some matrices by another one asks
-// again for each of them: what does not fit comes from the caller.
+// again for each of them; requests that do not fit go to the caller.
 struct Rest {
   char *at, *end;
   Scratch caller;
@@ -27,7 +27,7 @@ struct Rest {
   }
 };
 
-// Scratch memory of calls that run one after the other on a stream: each call is given the blocks of the call before it, as far as
+// Scratch memory of calls that run one after the other on a stream: each call gets the blocks of the call before it, if
 // they are large enough. Memory of a caller is kept until its own call ends, and XLA lends few blocks.
 class SharedScratch {
  public:

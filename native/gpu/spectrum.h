@@ -7,7 +7,7 @@ namespace lapwing::cuda {
 // flags[m] <- 1 when the named triangle of matrix m of buffer[0] is finite, else 0.
 int finite(Frame& frame, int32_t* flags);
 
-// out <- the whole Hermitian matrices of which the named triangle of `a` is read; zero where finite[m] is 0 (finite may be
+// out <- both triangles of the Hermitian matrices of which `a` has the named one; zero if finite[m] is 0 (finite may be
 // nullptr). a == out is allowed.
 int hermitian(Frame& frame, const void* a, void* out, const int32_t* finite, int64_t matrices);
 

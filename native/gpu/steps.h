@@ -12,7 +12,7 @@ namespace lapwing::cuda {
 
 class Steps {
  public:
-  // `name` stands before messages, `source` is the device source of the kernels.
+  // Messages begin with `name`; `source` is the device source of the kernels.
   Steps(Frame& frame, const char* name, const char* source)
       : frame_(frame), name_(name), source_(source), blas_(frame, vendor::blas), failed_(!blas_.get()) {}
   bool ok() const { return !failed_; }

@@ -1,5 +1,5 @@
 // SVD and SVDVALS of float32 and complex64 matrices by the eigenvectors of M^H M in double precision: its rounding errors are far
-// below theirs also where they are squared. The host waits for the device.
+// below theirs even when squared. The host waits for the device.
 #pragma once
 #include "frame.h"
 #include "gpu/rest.h"

@@ -92,13 +92,13 @@ class CudaRows : public TallRows<R> {
     return ok();
   }
 
-  bool largest(const TallPass<R>& pass, double* found) override {
+  bool largest(const TallPass<R>& pass, double* sizes) override {
     pass_ = pass;
     steps_.fill(at_.line, 0, sizeof(double) * size_t(n_));
     start("largest_of_columns", {1024}, THREADS, 0, pass.from, pass.rows, n_, at_.line);
-    steps_.download(found, at_.line, sizeof(double) * size_t(n_));
+    steps_.download(sizes, at_.line, sizeof(double) * size_t(n_));
     for (int64_t j = 0; j < n_; j++)
-      if (std::isnan(found[j])) found[j] = std::numeric_limits<double>::infinity();
+      if (std::isnan(sizes[j])) sizes[j] = std::numeric_limits<double>::infinity();
     return ok();
   }
 

@@ -27,7 +27,7 @@ struct Column {
 };
 Column nvidia, amd;
 std::atomic<Column*> column{&nvidia};
-std::string paths_first, paths_last, paths_beside, amd_first, amd_last;
+std::string paths_first, paths_last, paths_of_copies, amd_first, amd_last;
 std::vector<SolverCopy> copies;  // what the search for the newest solver saw
 thread_local bool pretending = false;
 thread_local unsigned pretended_shared = 0;
@@ -156,7 +156,7 @@ void* open_newest() {
   SolverCopy ordinary{path_of(reinterpret_cast<void*>(nvidia.symbols.solver_create)), 0, "", true};
   nvidia.symbols.solver_version(&ordinary.version);
   copies.push_back(ordinary);
-  for (const std::string* folders : {&paths_first, &paths_beside, &paths_last})
+  for (const std::string* folders : {&paths_first, &paths_of_copies, &paths_last})
     for (const std::string& folder : split(*folders))
       for (const char* name : NAMES[newest_solver]) {
         const std::string path = folder + "/" + name;
@@ -248,11 +248,11 @@ void* open_amd_in(const std::string& folders, const char* name) {
 void* open_amd(Library library) {
   const char* name = amd_name(library);
   if (void* handle = open_amd_in(amd_first, name)) return handle;
-  const std::string path = loaded_path(name), beside = library == driver ? "" : loaded_path(amd_name(driver));
+  const std::string path = loaded_path(name), driver_path = library == driver ? "" : loaded_path(amd_name(driver));
   if (!path.empty())
     if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD)) return handle;
-  if (!beside.empty())
-    if (void* handle = open_amd_in(beside.substr(0, beside.rfind('/')), name)) return handle;
+  if (!driver_path.empty())
+    if (void* handle = open_amd_in(driver_path.substr(0, driver_path.rfind('/')), name)) return handle;
   for (const char* version : {".so.7", ".so.6", ".so.5", ".so.4", ".so.0", ".so"})
     if (void* handle = dlopen((std::string(name) + version).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
   if (void* handle = open_amd_in(amd_last, name)) return handle;
@@ -354,9 +354,9 @@ Pretence::Pretence() {
 unsigned Pretence::largest_shared() const { return pretended_shared; }
 Pretence::~Pretence() { pretending = false; }
 
-void set_paths(const char* first, const char* last, const char* beside) {
+void set_paths(const char* first, const char* last, const char* copy_folders) {
   std::lock_guard<std::mutex> hold(mutex);
-  paths_beside = beside;
+  paths_of_copies = copy_folders;
   if (!nvidia.found[newest_solver]) copies.clear();
   paths_first = first;
   paths_last = last;

@@ -16,7 +16,7 @@ struct Complex64 {
 };
 }  // namespace lapwing::vendor
 
-// What the vendor has one of for each type: L and l are its letter, `orgqr`, `ormqr` and `syrk` what it calls them.
+// Routines of which there is one for each type: L and l are its letter, `orgqr`, `ormqr` and `syrk` the vendor's names.
 #define LAPWING_VENDOR_TYPE(X, L, l, orgqr, ormqr, syrk, Element, Real)                                                \
   X(dense_solver, l##orgqr##_size, "cusolverDn" #L #orgqr "_bufferSize", int,                                          \
     (void*, int, int, int, const Element*, int, const Element*, int*))                                                 \
@@ -144,8 +144,8 @@ struct Complex64 {
 
 namespace lapwing::vendor {
 
-// many_solver, eig_solver: what older solvers lack; newest_solver: the newest copy of the solver on this machine, for the routines
-// that are faster there; dense_solver and dense_blas: what only systems and decompositions need
+// many_solver, eig_solver: routines that older solvers lack; newest_solver: the newest copy of the solver on this machine, for the routines
+// that are faster there; dense_solver and dense_blas: routines that only systems and decompositions need
 enum Library { driver, solver, many_solver, eig_solver, newest_solver, dense_solver, blas, dense_blas, compiler, N_LIBRARIES };
 
 struct Table {
@@ -174,7 +174,7 @@ constexpr int CAPTURE_RELAXED = 2;
 
 constexpr int OPTION_SYEVD = 4, ALGORITHM_ANY = 0, ALGORITHM_TWO_STAGES = 2;
 
-// nullptr when every symbol of the library was found, else why not. The driver is initialised on the first ask.
+// nullptr if every symbol of the library was found, else why not. The first call initialises the driver.
 const char* missing(Library library);
 const Table& table();
 
@@ -207,7 +207,7 @@ struct SolverCopy {
   bool ordinary;        // the copy of all other routines
 };
 std::vector<SolverCopy> solver_copies();
-// From here on the newest copy is not used, for this reason.
+// Stops using the newest copy, for this reason.
 void reject_newest(const char* reason);
 
 }  // namespace lapwing::vendor

@@ -110,7 +110,7 @@ std::string last_line(std::string from) {
 }
 
 // "" if the interpreter can be used, else what it lacks.
-std::string examine(const std::string& program, Interpreter* found) {
+std::string examine(const std::string& program, Interpreter* interpreter) {
   std::string answer = ask(program);
   size_t at = answer.find(MARK);
   if (at == std::string::npos) {
@@ -118,17 +118,17 @@ std::string examine(const std::string& program, Interpreter* found) {
     return said.empty() ? "does not run" : "does not run: " + said;
   }
   at += sizeof MARK - 1;
-  found->version = next_line(answer, &at);
-  found->library = next_line(answer, &at);
-  found->program = next_line(answer, &at);
+  interpreter->version = next_line(answer, &at);
+  interpreter->library = next_line(answer, &at);
+  interpreter->program = next_line(answer, &at);
   bool has_lapwing = next_line(answer, &at) == "yes";
   int major = 0, minor = 0;
-  std::sscanf(found->version.c_str(), "%d.%d", &major, &minor);
-  if (major != 3 || minor < 11) return "is Python " + found->version + ", and 3.11 or later is needed";
+  std::sscanf(interpreter->version.c_str(), "%d.%d", &major, &minor);
+  if (major != 3 || minor < 11) return "is Python " + interpreter->version + ", and 3.11 or later is needed";
   if (!has_lapwing) return "has no lapwing installed";
-  if (found->library.empty())
-    return "is a static build: it has no libpython" + found->version + ".so to load into a solver\n" +
-           "hint: install one (Debian: libpython" + found->version + "; conda and pyenv with --enable-shared have it), " +
+  if (interpreter->library.empty())
+    return "is a static build: it has no libpython" + interpreter->version + ".so to load into a solver\n" +
+           "hint: install one (Debian: libpython" + interpreter->version + "; conda and pyenv with --enable-shared have it), " +
            "or let Python drive the solver";
   return "";
 }

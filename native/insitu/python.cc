@@ -41,12 +41,12 @@ bool too_old() {
   return major != 3 || minor < 11;
 }
 
-int note_library(dl_phdr_info* info, size_t, void* found) {
+int note_library(dl_phdr_info* info, size_t, void* path) {
   const char* name = std::strrchr(info->dlpi_name, '/');
   name = name ? name + 1 : info->dlpi_name;
   // libpython3.so only forwards to the real one
   if (std::strncmp(name, "libpython3.", 11) != 0 || std::strncmp(name, "libpython3.so", 13) == 0) return 0;
-  *static_cast<std::string*>(found) = info->dlpi_name;
+  *static_cast<std::string*>(path) = info->dlpi_name;
   return 1;
 }
 

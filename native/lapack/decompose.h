@@ -1,4 +1,4 @@
-// QR and SVD by LAPACK: what lapack::solve hands on.
+// QR and SVD by LAPACK, called by lapack::solve.
 #pragma once
 #include "frame.h"
 

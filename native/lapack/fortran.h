@@ -1,6 +1,6 @@
 // A call of one of LAPACK's routines with plain C++ values, for whichever integer width the library has.
 //
-//   int64_t, char, a scalar   are handed over by address, as Fortran wants them; an int64_t takes the library's width
+//   int64_t, char, a scalar   are passed by address, as in Fortran; an int64_t gets the library's width
 //   int64_t*                  one integer that comes back (info)
 //   any other pointer         as it is; an array of the library's integers is a void* (see Integers)
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace lapwing::lapack {
 
-// Memory that is not touched before it is used. It begins at a cache line.
+// Uninitialised memory, from the beginning of a cache line on.
 template <class T>
 class Room {
  public:
@@ -30,7 +30,7 @@ class Room {
   T* data_;
 };
 
-// A size that LAPACK answered as a floating-point number: a float holds it only to 24 bits, and may have rounded it down.
+// A size that LAPACK returned as a floating-point number: a float has only 24 bits, and may have been rounded down.
 template <class Real>
 int64_t whole_size(Real answered) {
   return int64_t(answered) + int64_t(double(answered) * 1e-7) + 1;
@@ -70,11 +70,11 @@ void call_as(void* address, X... x) {
 
 template <class T, class... X>
 void call(Name name, X... x) {
-  const Routine& found = routine(name, dtype_of<T>());
-  if (found.width == 8)
-    call_as<int64_t>(found.address, x...);
+  const Routine& entry = routine(name, dtype_of<T>());
+  if (entry.width == 8)
+    call_as<int64_t>(entry.address, x...);
   else
-    call_as<int32_t>(found.address, x...);
+    call_as<int32_t>(entry.address, x...);
 }
 
 template <class T>
@@ -140,7 +140,7 @@ int64_t with_three_workspaces(Name name, Call routine_with) {
   return info;
 }
 
-// ---- column-major matrices; the library uses threads of its own, except inside side_by_side
+// ---- column-major matrices; the library uses its own threads, except inside side_by_side
 
 // C <- alpha op(A) op(B) + beta C; op is 'N', 'T' or 'C' (adjoint)
 template <class T>

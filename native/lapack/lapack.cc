@@ -309,8 +309,8 @@ int dense_threads(int64_t n) {
 }
 
 const Routine& routine(int name, int32_t dtype) {
-  const Routine& found = (*used)[name][dtype];
-  return found.address ? found : own[name][dtype];
+  const Routine& lent = (*used)[name][dtype];
+  return lent.address ? lent : own[name][dtype];
 }
 
 bool has_dense(int32_t dtype) {

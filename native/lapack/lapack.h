@@ -21,7 +21,7 @@ extern const char* const ROUTINES[N_NAMES * N_DTYPES];
 // use. Only before either table is in use.
 bool bind(const char* name, void* address, int width, bool lent);
 
-// Whether calls with the flag LENT take lent routines, from the next one on.
+// Whether calls with the flag LENT use lent routines, from the next one on.
 void use_lent(bool lent);
 
 // The library at `path` may be loaded once more for side_by_side: its routines are named prefix + name + "_" + suffix.
@@ -29,7 +29,7 @@ void remember_library(const char* path, const char* prefix, const char* suffix, 
 // The library's own function that limits the threads of the calling thread alone (MKL); it returns the limit before, 0 for none.
 void limit_threads_by(int (*set)(int), bool lent);
 
-// One call works with one table from its beginning to its end, also while another thread changes the choice.
+// A call uses the same table until its end, even if another thread changes the choice.
 class Use {
  public:
   explicit Use(const Frame& frame);
@@ -44,11 +44,11 @@ class Use {
 // instead, because routines are lent or because of the size.
 int dense_threads(int64_t n);
 const Routine& routine(int name, int32_t dtype);
-// Whether products, triangular solves and eigenproblems can be had.
+// Whether products, triangular solves and eigenproblems are available.
 bool has_dense(int32_t dtype);
 // Whether the library has the routine and its integers hold the order n: 0, or 1 with a message in the frame.
 int check(Frame& frame, Name name, int64_t n);
-// This one is our own while others are lent: its threads and theirs would stand in each other's way.
+// Our own while others are lent, as the threads of both would disturb each other.
 bool foreign(int name, int32_t dtype);
 // Whether this call uses the routines that torch lends
 bool is_lent();

@@ -197,12 +197,12 @@ int64_t factor_rows(const Frame& frame, const T* a, T* lu, const Integers& pivot
   return first_bad(lu, n);
 }
 
-// The place of the first bad pivot when rows are exchanged, which is what the caller is told; `found` among the columns.
+// The first bad pivot when rows are exchanged, which the caller gets; `info` is the one when columns are exchanged.
 template <class T>
-int64_t place_by_rows(const Frame& frame, const T* a, T* work, const Integers& pivots, int64_t n, int64_t found) {
-  if (work == a) return found;
+int64_t place_by_rows(const Frame& frame, const T* a, T* work, const Integers& pivots, int64_t n, int64_t info) {
+  if (work == a) return info;
   const int64_t place = factor_rows(frame, a, work, pivots, n);
-  return place ? place : found;
+  return place ? place : info;
 }
 
 // ---- the operations ----------------------------------------------------------------------------------------------------

@@ -519,8 +519,8 @@ int solve_all(Frame& frame, const Product* product, double patience, Outcome* ou
   const int64_t batch = frame.size[0], n = frame.size[1];
   const Shape shape = choose_shape(frame, product != nullptr);
   if (!shape.fits) return 0;
-  const auto own = frame.device == CPU ? cpu_space(T(), frame, product) : cuda_space(T(), frame, product);
-  Space<T>& space = *own;
+  const auto owner = frame.device == CPU ? cpu_space(T(), frame, product) : cuda_space(T(), frame, product);
+  Space<T>& space = *owner;
   Solver<T> solver(frame, space, shape, patience);
   if (!space.ok() || solver.prepare(product == nullptr)) return 1;
   for (int64_t m = 0; m < batch; m++) {

@@ -1,7 +1,7 @@
 // A few eigenpairs at one end of the spectrum of a large Hermitian matrix: thick-restart block Krylov with full
 // reorthogonalisation, one algorithm for CPU and CUDA.
 //
-// What is promised of a converged answer:
+// A converged answer satisfies:
 //   each pair   ||A v - w v|| <= n eps ||A||, or the caller's tolerance, by a fresh product with A; vectors orthonormal to a
 //               few eps;
 //   the set     a fresh random block Z of `block` columns, orthogonal to the found vectors, is taken through q >= 2 block
@@ -36,18 +36,18 @@ struct Outcome {
 // The part is the smallest or the largest eigenvalues.
 bool at_an_end(const Frame& frame);
 
-// The caller's bound on ||A v - w v|| / ||A||, which takes the place of n eps; 0: there is none.
+// The caller's bound on ||A v - w v|| / ||A||, used instead of n eps; 0: there is none.
 double tolerance_of(const Frame& frame);
 
-// EIGH or EIGVALSH of such a part. Where the iteration would take longer than the direct routine, or its vectors do not fit
-// beside n, that routine does the work, and frame.engine becomes its own.
+// EIGH or EIGVALSH of such a part. If the iteration would take longer than the direct routine, or n is too small for its
+// vectors, that routine does the work, and frame.engine becomes its own.
 int eigh(Frame& frame, const Direct& direct);
 
-// The same for a matrix that is only known by its product; buffer[0] is not read, batch is 1. There is no direct routine to
-// fall back to, so it goes on for as long as the residual falls.
+// The same for a matrix that is only given by its product; buffer[0] is not read, batch is 1. There is no direct routine to
+// fall back to, so it continues as long as the residual falls.
 int eigh_operator(Frame& frame, const Product& a, Outcome* outcome);
 
-// What one call with a matrix or an operator takes, whatever the batch: device memory in one request to frame.scratch (0 on the CPU), and host memory.
+// The memory of one call with a matrix or an operator, whatever the batch: on the device in one request to frame.scratch (0 on the CPU), and on the host.
 size_t scratch_bytes(const Frame& frame);
 size_t host_bytes(const Frame& frame);
 

@@ -135,10 +135,10 @@ class PartialSvd {
 
   int prepare() {
     const int64_t inner = inner_bytes(frame_, engines_);
-    const size_t own = storage_bytes<Storage<T>>(size_);
-    char* block = ok() && inner >= 0 ? space_->reserve(own + size_t(inner)) : nullptr;
+    const size_t vectors = storage_bytes<Storage<T>>(size_);
+    char* block = ok() && inner >= 0 ? space_->reserve(vectors + size_t(inner)) : nullptr;
     if (!block) return failed() == Result::FAILED;
-    region_ = {block + own, block + own, block + own + inner, frame_.scratch};
+    region_ = {block + vectors, block + vectors, block + vectors + inner, frame_.scratch};
     cut(block, at_, size_);
     space_->lend(at_.numbers, at_.bad);
     std::vector<T> identity(static_cast<size_t>(k_ * k_), T(0));
@@ -369,8 +369,8 @@ int svd_by_full(Frame& frame, const SvdEngines& engines) {
 
 int64_t svd_bytes(Frame& frame, const SvdEngines& engines) {
   const int64_t inner = inner_bytes(frame, engines);
-  const auto own = by_dtype(frame.dtype, [&](auto zero) { return storage_bytes<Storage<decltype(zero)>>(Sizes(frame)); });
-  return inner < 0 ? inner : inner + int64_t(own);
+  const auto vectors = by_dtype(frame.dtype, [&](auto zero) { return storage_bytes<Storage<decltype(zero)>>(Sizes(frame)); });
+  return inner < 0 ? inner : inner + int64_t(vectors);
 }
 
 int64_t svd_by_full_bytes(Frame& frame, const SvdEngines& engines) {

@@ -2,7 +2,7 @@
 //
 // The Gram matrix is formed in double precision, also for single-precision matrices. Its eigenvectors E give the subspace; the
 // SVD of A E (or A^H E) then gives singular values and vectors with the accuracy of a product with A, not with that of its
-// square. What is promised of an answer: ||A v - s u|| to a few eps ||A||, ||A^H u - s v|| <= n eps ||A|| by a fresh product, U
+// square. The answer satisfies: ||A v - s u|| to a few eps ||A||, ||A^H u - s v|| <= n eps ||A|| by a fresh product, U
 // and V orthonormal to a few eps. Where the Gram matrix cannot tell a wanted value from zero, or the residuals stay larger, the
 // full decomposition does the work.
 #pragma once
@@ -25,10 +25,10 @@ const char* svd_refuses(const Frame& frame);
 
 // SVD_PART
 int svd(Frame& frame, const SvdEngines& engines);
-// The same by the full decomposition, of which the part is copied.
+// The same by the full decomposition, from which the part is copied.
 int svd_by_full(Frame& frame, const SvdEngines& engines);
 
-// Memory that the two take on the device of the frame; below 0: a message is in the frame.
+// Memory that the two need on the device of the frame; below 0: a message is in the frame.
 int64_t svd_bytes(Frame& frame, const SvdEngines& engines);
 int64_t svd_by_full_bytes(Frame& frame, const SvdEngines& engines);
 

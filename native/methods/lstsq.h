@@ -1,4 +1,4 @@
-// Least squares on the CPU: by QR where that proves the rank to be full, matrix by matrix; the others by the SVD.
+// Least squares on the CPU: matrix by matrix by QR if that proves the rank to be full, else by the SVD.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,7 +9,7 @@ namespace lapwing {
 
 constexpr int32_t UNPROVEN = -1;  // as a rank: the QR does not tell
 
-// What singular values are compared with, relative to the largest.
+// The limit for singular values, relative to the largest.
 double rcond_of(const Frame& frame);
 
 // Whether the smallest singular value of the column-major upper triangle is certainly above rcond times the largest. From

@@ -300,8 +300,8 @@ Verdict attempt(Frame& frame, Space<T>& space, const Frame& one, const Shape& sh
 template <class T>
 int solve_as(Frame& frame, int budget, const Direct& full, Outcome& outcome) {
   const Shape shape = shape_of(frame);
-  const auto own = frame.device == CPU ? cpu_space(T(), frame, shape) : cuda_space(T(), frame, shape);
-  Space<T>& space = *own;
+  const auto owner = frame.device == CPU ? cpu_space(T(), frame, shape) : cuda_space(T(), frame, shape);
+  Space<T>& space = *owner;
   for (int64_t m = 0; m < frame.size[0]; m++) {
     Frame one = part_of(frame, m, 1);
     const char* reason = "";

@@ -24,7 +24,7 @@ struct Shape {
   int64_t block() const { return n * columns; }
 };
 
-// GOOD; UNFIT: low precision is not enough, for the reason that the space gives; FAILED: the message is in the frame, which has
+// GOOD; UNFIT: low precision is not enough, and the space has the reason; FAILED: the message is in the frame, which has
 // none if the call was interrupted.
 enum Verdict { GOOD, UNFIT, FAILED };
 

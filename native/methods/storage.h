@@ -1,4 +1,4 @@
-// Structs of pointers into one block of memory. Their function take(shape..., take) names every piece once, as
+// Structs of pointers into one block of memory. Their function take(shape..., take) lists every piece once, as
 // `piece = take(Element(), count)`; so the size of the block and its parts cannot disagree.
 #pragma once
 #include <cstddef>

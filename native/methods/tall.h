@@ -3,7 +3,7 @@
 //
 //   G <- X^H X,  R^H R = G (+ shift I),  X <- X R^-1,   until G is close to the identity; A = X (the last R ... the first R)
 //
-// The columns are scaled to length one first, so that only the angles between them count. Where G is not safely definite a
+// The columns are scaled to length one first, so that only the angles between them count. If G is not safely definite a
 // shift is added, and noise of a few units in the last place to X: a perturbation that the error bound allows, and which
 // gives columns that depend on each other, exactly or nearly, a direction of their own.
 #pragma once
@@ -14,7 +14,7 @@ namespace lapwing {
 const char* tall_refuses(const Frame& frame);  // nullptr, or why not; libraries are not asked for
 bool tall_pays(const Frame& frame);
 
-// A matrix that cannot be brought to full orthogonality, NaN and Inf among them, goes to `direct`, and frame.engine becomes
+// A matrix for which full orthogonality is not reached, also one with NaN or Inf, goes to `direct`, and frame.engine becomes
 // that of the direct routine. On a GPU the host waits for each Gram matrix: how many passes there will be depends on them.
 int tall(Frame& frame, const Direct& direct);
 

@@ -1,4 +1,4 @@
-// What is done to the rows of a tall matrix. A complex matrix is a real one here, with the parts of an element side by side:
+// The passes over the rows of a tall matrix. A complex matrix is a real one here, with the parts of an element side by side:
 // twice the columns, and the same number of operations. Row-major everywhere.
 #pragma once
 #include <cstdint>
@@ -21,7 +21,7 @@ struct TallPass {
   double* gram = nullptr;           // the upper triangle is written
 };
 
-// The rows of one call. The functions answer false where they failed, with a message in the frame, or were interrupted.
+// The rows of one call. The functions return false if they failed, with a message in the frame, or were interrupted.
 template <class R>
 class TallRows {
  public:

@@ -30,6 +30,38 @@ LW_INLINE T add_plain(T c, T a, T b) {
 
 LW_INLINE T multiply(T a, T b) { return add_plain(zero(), a, b); }
 
+// Sums of C elements over a warp. They are added up while they are spread over the lanes, in as many exchanges as there are
+// elements and not five times as many. Lane l with l % (32 / C) == 0 has the sum of element `index`, which is returned, in x[0].
+template <int C>
+LW_INLINE int sum_columns(T (&x)[C]) {
+  const int lane = threadIdx.x % 32;
+  int index = 0;
+#pragma unroll
+  for (int count = C / 2, step = 16; step > 0; count /= 2, step /= 2) {
+    if (count > 0) {
+      const bool high = lane & step;
+      if (high) index += count;
+#pragma unroll
+      for (int k = 0; k < C / 2; k++) {
+        if (k < count) {
+          const T keep = select(high, x[k + count], x[k]), send = select(high, x[k], x[k + count]);
+          x[k] = add(keep, across(send, step));
+        }
+      }
+    } else {
+      x[0] = add(x[0], across(x[0], step));
+    }
+  }
+  return index;
+}
+
+// room <- the sums of C elements over a warp
+template <int C>
+LW_INLINE void sum_warp(T (&x)[C], T* room) {
+  const int lane = threadIdx.x % 32, index = sum_columns(x);
+  if (lane % (32 / C) == 0) room[index] = x[0];
+}
+
 // Powers of two that bring a matrix whose largest entry is `largest` near 1 (`down`) and back (`up`).
 LW_INLINE void scaling(Real largest, Real& down, Real& up) {
   int exponent = largest > 0 ? ilogb(largest) : 0;

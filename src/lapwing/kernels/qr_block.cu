@@ -30,29 +30,9 @@ struct State {
   int exponent;  // of the largest entry
 };
 
-// x <- the sums of the lines of all lanes, in every lane. They are added up while they are spread over the lanes, which takes
-// as many exchanges as there are elements and not five times as many. What else was written to shared memory before is visible
-// to the warp afterwards.
+// x <- the sums of the lines of all lanes, in every lane. Earlier writes to shared memory are then visible to the warp.
 LW_INLINE void sum_lines(T (&x)[NB], T* room) {
-  const int lane = threadIdx.x % 32;
-  int index = 0;
-#pragma unroll
-  for (int count = NB / 2, step = 16; step > 0; count /= 2, step /= 2) {
-    if (count > 0) {
-      const bool high = lane & step;
-      if (high) index += count;
-#pragma unroll
-      for (int k = 0; k < NB / 2; k++) {
-        if (k < count) {
-          const T keep = select(high, x[k + count], x[k]), send = select(high, x[k], x[k + count]);
-          x[k] = add(keep, across(send, step));
-        }
-      }
-    } else {
-      x[0] = add(x[0], across(x[0], step));
-    }
-  }
-  if (lane % (32 / NB) == 0) room[index] = x[0];
+  sum_warp(x, room);
   sync_warp();
   load_line(x, room);
 }

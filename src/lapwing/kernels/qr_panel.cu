@@ -32,30 +32,6 @@ struct Shared {
   LW_INLINE const T* vectors(int i, int j0) const { return i - j0 < NB ? head + (i - j0) * NB : e + i * pitch + j0; }
 };
 
-// room <- the sums of the lines of all lanes of a warp. They are spread over the lanes while they are added up, which takes as
-// many exchanges as there are elements and not five times as many.
-LW_INLINE void sum_warp(T (&x)[NB], T* room) {
-  const int lane = threadIdx.x % 32;
-  int index = 0;
-#pragma unroll
-  for (int count = NB / 2, step = 16; step > 0; count /= 2, step /= 2) {
-    if (count > 0) {
-      const bool high = lane & step;
-      if (high) index += count;
-#pragma unroll
-      for (int k = 0; k < NB / 2; k++) {
-        if (k < count) {
-          const T keep = select(high, x[k + count], x[k]), send = select(high, x[k], x[k + count]);
-          x[k] = add(keep, across(send, step));
-        }
-      }
-    } else {
-      x[0] = add(x[0], across(x[0], step));
-    }
-  }
-  if (lane % (32 / NB) == 0) room[index] = x[0];
-}
-
 // The reflections of the NB columns from j0 on. Thread t has the rows j0 + t, j0 + t + LW_THREADS, ...
 LW_INLINE void reflect(const Shared& s, int j0, T* tau_out, bool keeps_t) {
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, left = s.m - j0, width = min(NB, s.reflections - j0);

@@ -128,29 +128,6 @@ LW_INLINE Real sum_block(Real x, Real* room) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Sums of C elements over a warp. Lane l with l % (32 / C) == 0 has that of element `index` in x[0].
-LW_INLINE int sum_columns(T (&x)[C]) {
-  const int lane = threadIdx.x % 32;
-  int index = 0;
-#pragma unroll
-  for (int count = C / 2, step = 16; step > 0; count /= 2, step /= 2) {
-    if (count > 0) {
-      const bool high = lane & step;
-      if (high) index += count;
-#pragma unroll
-      for (int k = 0; k < C / 2; k++) {
-        if (k < count) {
-          const T keep = select(high, x[k + count], x[k]), send = select(high, x[k], x[k + count]);
-          x[k] = add(keep, across(send, step));
-        }
-      }
-    } else {
-      x[0] = add(x[0], across(x[0], step));
-    }
-  }
-  return index;
-}
-
 // ---- the matrix --------------------------------------------------------------------------------------------------------
 
 struct Place {

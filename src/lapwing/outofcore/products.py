@@ -26,7 +26,6 @@ class Products:
         self._side = max(1, isqrt(size))  # square: products with the block and with its adjoint are both quick
         self._kept: dict[tuple[int, int], Any] = {}
         self._room = resident
-        self.passes = 0
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         return self._by_columns(x, self._a.shape[0], self._forward)
@@ -40,7 +39,6 @@ class Products:
             return self._by_columns(x[:, None], rows, product)[:, 0]
         result = np.empty((rows, x.shape[1]), x.dtype)
         for columns in spans(0, x.shape[1], self._vectors):
-            self.passes += 1
             source = self._space.empty(len(x), columns.stop - columns.start)
             target = self._space.empty(rows, columns.stop - columns.start)
             self._space.put(x[:, columns], source)

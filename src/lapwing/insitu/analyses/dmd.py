@@ -24,7 +24,7 @@ class DMD(Analysis):
     """Modes that grow, decay and oscillate, each with one complex frequency: x(n + 1) = A x(n) with A of low rank.
 
     The snapshots are x = U^T c with the modes U and the coefficients c of a POD. A is computed from the small vectors c;
-    nothing as long as a field is used until you ask for modes.
+    no array of a field's length is used until you ask for modes.
 
     Parameters
     ----------
@@ -64,24 +64,24 @@ class DMD(Analysis):
         if len(source) == 1 and isinstance(source[0], POD):
             if pod:
                 raise TypeError(f"DMD: {', '.join(pod)}: set these options on the POD that you pass")
-            self.pod, self._own = source[0], False
+            self.pod, self._owns_pod = source[0], False
         else:
-            self.pod, self._own = POD(*source, rank=modes, **pod), True  # type: ignore[arg-type]
+            self.pod, self._owns_pod = POD(*source, rank=modes, **pod), True  # type: ignore[arg-type]
             self.fields = self.pod.fields
             self.every = self.pod.every
             self.collective_every = self.pod.collective_every
         if rank is not None and rank < 1:
             raise ValueError(f"DMD: rank must be positive, got {rank}")
-        self.collective = self._own
+        self.collective = self._owns_pod
         self.rank = rank
-        self._known: _Result | None = None
+        self._solved: _Result | None = None
 
     def on_start(self, ctx: Context) -> None:
-        if self._own:
+        if self._owns_pod:
             self.pod.on_start(ctx)
 
     def on_step(self, ctx: Context, *arrays: Any) -> None:
-        if self._own:
+        if self._owns_pod:
             self.pod.on_step(ctx, *arrays)
 
     def on_collective(self, ctx: Context) -> None:
@@ -91,7 +91,7 @@ class DMD(Analysis):
         self.pod.on_skipped(ctx)
 
     def on_finish(self, ctx: Context) -> None:
-        if self._own:
+        if self._owns_pod:
             self.pod.on_finish(ctx)
         self._solve()
 
@@ -103,7 +103,7 @@ class DMD(Analysis):
         # X, Y: columns are consecutive snapshots; X = P S Q^H
         x, y = c[before].T, c[before + 1].T
         if not x.size:
-            self._known = _Result(np.zeros(0, complex), np.zeros((c.shape[1], 0), complex), np.zeros(0, complex), dt)
+            self._solved = _Result(np.zeros(0, complex), np.zeros((c.shape[1], 0), complex), np.zeros(0, complex), dt)
             return
         p, s, qh = np.linalg.svd(x, full_matrices=False)
         r = int(np.sum(s > max(x.shape) * np.finfo(float).eps * s[0]))
@@ -117,7 +117,7 @@ class DMD(Analysis):
         vectors = np.where(fast, vectors / np.where(fast, values, 1), p @ w)
         amplitudes = np.linalg.lstsq(vectors, c[0].astype(complex), rcond=None)[0]
         order = np.argsort(-np.abs(amplitudes), kind="stable")
-        self._known = _Result(values[order], vectors[:, order], amplitudes[order], dt)
+        self._solved = _Result(values[order], vectors[:, order], amplitudes[order], dt)
 
     @property
     def eigenvalues(self) -> np.ndarray:
@@ -142,10 +142,10 @@ class DMD(Analysis):
 
     @property
     def _result(self) -> _Result:
-        if self._known is None:
+        if self._solved is None:
             self._solve()
-        assert self._known is not None
-        return self._known
+        assert self._solved is not None
+        return self._solved
 
     def results(self) -> dict[str, Any]:
         """All results, for `Writer`."""
@@ -153,18 +153,18 @@ class DMD(Analysis):
         return results | {f"modes_{name}": self.modes(name) for name in self.pod.fields or ()}
 
     def summary(self) -> str:
-        if self._known is None:
+        if self._solved is None:
             return "no result"
         pairs = [f"{f:.4g} ({g:+.3g})" for f, g in zip(self.frequencies[:3], self.growth[:3], strict=True)]
         return f"{len(self.eigenvalues)} modes, frequency (growth): {', '.join(pairs) or 'none'}"
 
     def state(self) -> dict[str, Any]:
-        return {"pod": self.pod.state()} if self._own else {}
+        return {"pod": self.pod.state()} if self._owns_pod else {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        if self._own:
+        if self._owns_pod:
             self.pod.restore(state["pod"])
-        self._known = None
+        self._solved = None
 
 
 def _pairs(steps: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:

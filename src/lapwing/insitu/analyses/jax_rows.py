@@ -120,12 +120,12 @@ def _gram(data: Any, count: int, left: Any) -> Any:
 
 @partial(jax.jit, static_argnums=(1, 3), donate_argnums=0)
 def _rotate(data: Any, count: int, factor: Any, k: int) -> Any:
-    def turn(carry: Any, chunk: Any) -> Any:
+    def rotate_chunk(carry: Any, chunk: Any) -> Any:
         product = jnp.matmul(factor, chunk[:count], precision="highest")
         combined = product[k] if factor.shape[0] > k else jnp.zeros(0, data.dtype)
         return carry, (chunk.at[:k].set(product[:k]), combined)
 
-    return jax.lax.scan(turn, 0, data)[1]
+    return jax.lax.scan(rotate_chunk, 0, data)[1]
 
 
 @partial(jax.jit, static_argnums=1)

@@ -126,7 +126,7 @@ class Plot(Analysis):
         curves = [(f"step {step}", values) for step, _, values in self._lines]
         from matplotlib import colormaps
 
-        # the colours follow time
+        # the colour of a line shows its time
         colours = [colormaps["viridis"](0.9 * i / max(len(curves) - 1, 1)) for i in range(len(curves))]
         _curves(figure, curves, mesh, self._shape, f"Evolution of {name}", name, colours)
 
@@ -187,7 +187,7 @@ def _curves(
         axes.plot(x, values, label=label, color=colour)
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.3)
-    if curves:  # beside the curves, where it covers none of them
+    if curves:  # outside the axes, so that it covers no curve
         figure.legend(loc="outside right upper", frameon=False)
 
 
@@ -198,7 +198,7 @@ def _images(figure: Any, images: list[tuple[str, np.ndarray]], mesh: Mesh | None
     extent = (*_ends(x), *_ends(y))
     width, height = extent[1] - extent[0], extent[3] - extent[2]
     ratio = height / width
-    # wide images are drawn one below the other; in a picture of extreme proportions nothing could be seen
+    # wide images are drawn one below the other; extreme proportions would make the picture unreadable
     stacked = len(images) > 1 and ratio < 0.45
     aspect, ratio = ("equal", ratio) if 1 / 20 < ratio < 20 else ("auto", 1.0)
     rows, columns = (len(images), 1) if stacked else (1, max(len(images), 1))

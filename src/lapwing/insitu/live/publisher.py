@@ -147,7 +147,7 @@ class Live:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-        if (hub := self._hub()) is not None:  # during a slow step nothing is collected, but its number is known
+        if (hub := self._hub()) is not None:  # during a slow step no figures are collected, but its number is known
             content |= plain({"step": hub.ctx.step, "time": hub.ctx.time, "steps": hub.steps})
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
         partial = self._folder / f".{STATUS_FILE}.partial"

@@ -61,7 +61,7 @@ class Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except Exception:  # no more threads. After Ctrl-C in the middle of this, the thread releases its own place
+        except Exception:  # no more threads; Ctrl-C here is no Exception, and the thread then releases its own place
             self._free.release()
             raise
 

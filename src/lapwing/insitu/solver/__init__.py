@@ -1,1 +1,1 @@
-"""The side that meets the solver: the hub and its C bridge, fields, meshes, streams, ranks and checkpoints."""
+"""The interface to the solver: the hub and its C bridge, fields, meshes, streams, ranks and checkpoints."""

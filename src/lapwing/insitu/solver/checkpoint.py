@@ -67,7 +67,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def _lock(file: BinaryIO) -> bool:
-    """Whether no other process holds the file; where the file system has no locks, assume so."""
+    """Whether no other process holds the file; assumed so if the file system has no locks."""
     try:
         import fcntl
 

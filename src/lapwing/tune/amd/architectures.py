@@ -1,4 +1,4 @@
-"""The AMD GPUs that files can be written for, and which of them a program ran on."""
+"""The AMD GPUs that files can be written for, and how to find the one that a program ran on."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def get(name: str) -> Architecture:
 
 @dataclass(frozen=True)
 class Choice:
-    """An architecture, and who says so."""
+    """An architecture, and the source of the choice."""
 
     name: str
     reason: str
@@ -117,7 +117,7 @@ def choose(
     Parameters
     ----------
     named
-        What the user says. It always counts.
+        The user's choice, which always counts.
     logged
         The architectures that logs name.
     gemms
@@ -184,7 +184,7 @@ def measured_shares(workdir: str | Path) -> bool:
 
 
 def recall(workdir: str | Path | None) -> Choice | None:
-    """What :func:`remember` stored; None where it stored nothing, or only an assumption."""
+    """The choice that :func:`remember` stored; None if it stored nothing, or only an assumption."""
     if workdir is None:
         return None
     try:

@@ -16,7 +16,7 @@ from ..readers.values import fold, product
 from .names import R_TYPES, SMALL, compute_type
 
 _SCALES = {"none": 0, "tensor": 1, "row": 2, "block": 3}
-_SEARCHED = 1000  # solutions to try where "all" cannot be used
+_SEARCHED = 1000  # solutions to try if "all" cannot be used
 _INDEX = re.compile(r"\[\d+\]:\s*")  # "[0]:transA,transB,...": hipblaslt-bench numbers its results
 _DETAIL = re.compile(r"--(Solution index|Solution name|kernel name):\s*(.*)")
 _DEVICE = re.compile(r"^Device ID \d+ *:.*\b(gfx[0-9a-f]{3,5})\b", re.M)  # one line for each GPU that it sees
@@ -199,7 +199,7 @@ class Result:
     line: int
     kernel: str = ""
     file: str = ""
-    said: frozenset[str] = frozenset()  # the columns of the output, with folded names
+    columns: frozenset[str] = frozenset()  # of the output, with folded names
 
 
 def read_results(path: str | Path) -> tuple[tuple[Result, ...], tuple[tuple[int, str], ...]]:
@@ -271,7 +271,7 @@ def _result(row: dict[str, str], number: int, file: str) -> Result:
         _error(values, gemm.batch) if values.get("norm_error") else None,
         number,
         file=file,
-        said=frozenset(fold(name) for name in values),
+        columns=frozenset(fold(name) for name in values),
     )
 
 

@@ -131,7 +131,7 @@ def kind_of(logic: Any) -> str:
 
 
 def architecture_of(logic: Any) -> str | None:
-    """ "gfx942", or None where the logic does not say; newer files have a dict with the compute units beside it."""
+    """ "gfx942", or None if the logic does not name it; newer files have a dict that also has the compute units."""
     name = _get(logic, "ArchitectureName")
     return family_of(str(name.get("Architecture") if isinstance(name, dict) else name))
 
@@ -152,7 +152,7 @@ def _exact(logic: Any) -> dict[tuple[int, ...], tuple[int, float]]:
 
 
 def check_logic(logic: Any) -> Any:
-    """Return library logic unchanged. LogicError says what is wrong with it: cut off, or not library logic at all."""
+    """Return library logic unchanged. Raises LogicError if it is cut off, or not library logic at all."""
     problem, solutions = _get(logic, "ProblemType"), _get(logic, "Solutions")
     if not isinstance(problem, dict) or not isinstance(solutions, list) or not all(isinstance(s, dict) for s in solutions):
         raise LogicError(f"equality: the file has no problem type or no kernels\n{_DAMAGED}")

@@ -1,4 +1,4 @@
-"""Folders of files for AMD's tools: write what to tune, and gather, trim and merge what came back. Not run on AMD hardware."""
+"""Folders of files for AMD's tools: write tuning files, and gather, trim and merge the results. Not run on AMD hardware."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Gathered:
 
 
 def gather(workdir: str | Path, folder: str | Path | None = None, out: str | Path | None = None) -> Gathered:
-    """Merge what the searches wrote, ``tunings/*/3_LibraryLogic``, into one file for each problem type. It needs PyYAML.
+    """Merge the results of the searches, ``tunings/*/3_LibraryLogic``, into one file for each problem type. Needs PyYAML.
 
     If a size is in several files, the more efficient kernel stays. Files of another run in ``out`` are removed.
 

@@ -28,7 +28,7 @@ _ABOVE = 1.05  # times the peak: clocks may be a little higher than the data she
 
 @dataclass(frozen=True)
 class Problem:
-    """A line of an output that has no result that can be used, and why."""
+    """A line of an output without a usable result, and why."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class Problem:
 
 @dataclass
 class _Runs:
-    """What the outputs say about one product."""
+    """The results of one product in all outputs."""
 
     us: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -158,7 +158,7 @@ def match(results: Iterable[Result], gemms: Iterable[Gemm]) -> tuple[list[tuple[
     for result in results:
         near = alike.get(_loose(result.gemm), [])
         equal = [g for g in near if not _differ(g, result.gemm)]
-        possible = equal or [g for g in near if not any(_COLUMNS[name] in result.said for name in _differ(g, result.gemm))]
+        possible = equal or [g for g in near if not any(_COLUMNS[name] in result.columns for name in _differ(g, result.gemm))]
         if len(possible) == 1:
             matched.append((result, possible[0]))
         elif possible:

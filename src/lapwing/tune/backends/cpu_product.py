@@ -1,4 +1,4 @@
-"""Compute a product on the CPU as a configuration says: with tiles, split, swapped, packed, on some threads."""
+"""Compute a product on the CPU by a configuration: with tiles, split, swapped, packed, on a number of threads."""
 
 from __future__ import annotations
 

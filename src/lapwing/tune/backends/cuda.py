@@ -1,4 +1,4 @@
-"""What the backends for CUDA devices share: devices, benches, calls on torch tensors, and the limits of known GPUs."""
+"""Shared by the backends for CUDA devices: devices, benches, calls on torch tensors, and the limits of known GPUs."""
 
 from __future__ import annotations
 

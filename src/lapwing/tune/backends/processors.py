@@ -1,4 +1,4 @@
-"""The processors: how many there are, how many NumPy's BLAS uses, and what other programs take of them."""
+"""The processors: how many there are, how many NumPy's BLAS uses, and the share that other programs take."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class OtherPrograms:
 
 
 def _busy_seconds() -> float | None:
-    """Seconds that the processors of this process have worked, for whomever; None where the system does not say."""
+    """Seconds that the processors of this process have worked for any program; None if the system does not say."""
     try:
         with open("/proc/stat") as file:
             rows = {words[0]: words[1:] for words in map(str.split, file) if words and words[0].startswith("cpu")}

@@ -1,4 +1,4 @@
-"""A recorded space instead of a device: every candidate takes the time that it took when it was recorded."""
+"""A recorded space instead of a device: every candidate has its recorded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuned library: a folder with one small file for each product, which says how to compute it best and where that holds."""
+"""The tuned library: a folder with a small file for each product: the best way to compute it, and where that is valid."""
 
 from __future__ import annotations
 

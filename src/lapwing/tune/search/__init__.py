@@ -1,4 +1,4 @@
-"""Which candidate to try next: ``make(name, space, seed)`` returns a search with ``ask`` and ``tell``."""
+"""Searches choose the candidate to try next: ``make(name, space, seed)`` returns one with ``ask`` and ``tell``."""
 
 from __future__ import annotations
 

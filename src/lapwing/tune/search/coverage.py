@@ -1,4 +1,4 @@
-"""How much of a log was measured: products without a time have no share of it, and must not be forgotten."""
+"""How much of a log was measured: products without a time have no share of it, so they are listed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search one product: what is known, which candidate comes next, and what each one took."""
+"""Search one product: the known results, the next candidate, and the time of each one."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Hunt:
             self.notes.append(note)
 
     def _explore(self, name: str, most: int | None, until: float) -> bool:
-        """With one backend; whether there is nothing left to try. The default is the first candidate."""
+        """Try candidates of one backend; returns whether none is left. The default is the first candidate."""
         if most is not None and most <= 0:
             return False
         try:
@@ -192,7 +192,7 @@ class Hunt:
         return now + usual > until
 
     def _try(self, name: str, config: Config, compiled: Future[None] | None) -> Trial | None:
-        """Try one candidate and record it; None when it has no result through no fault of its own."""
+        """Try one candidate and record it; None if it has no result for a reason that is not its own."""
         begun = monotonic()
         answer: dict = {}
         kind, reason = "correct", ""

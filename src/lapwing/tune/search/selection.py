@@ -25,7 +25,7 @@ _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
 _AGAIN = 0.4  # part of the budget after which nothing is measured a second time
 _DIFFER = 1.5  # two measurements that differ by more than this factor show that the machine is busy
-# A large AMD GPU, where nothing can be measured: only the shares that follow from these are used.
+# A large AMD GPU, on which nothing can be measured: these numbers only give the shares of products.
 _OPERATIONS, _BYTES = 1e15, 4e12  # per second
 _OURS = re.compile(r"[A-Z0-9]{3,12}_[NTC]{2}_\d+")  # the form of the names that we give
 _log = logging.getLogger("lapwing")

@@ -243,7 +243,7 @@ def _compared(
     def microseconds(c: Candidate) -> float:
         return 1e6 * median(x for samples in runtimes(c) for x in samples)
 
-    # processors matter to CPU kernels alone: a GPU works on whatever other programs do
+    # only CPU kernels depend on the processors; other programs on them do not disturb a GPU
     others = max(r[_key(default)].get("others", 0.0) for r in rounds) if name == "cpu" else 0.0
     floor = getattr(get(winner.backend), "floor", lambda gemm, device: 0.0)(gemm, device)
     judged = gain(
@@ -290,7 +290,7 @@ def _compared(
 
 
 def _default(trials: list[Trial], target: Target) -> Candidate:
-    """What runs untuned: the vendor's library, if it was tried."""
+    """The candidate that runs untuned: the vendor's library, if it was tried."""
     backends = sorted({t.backend for t in trials}, key=lambda n: (n not in VENDOR, [t.backend for t in trials].index(n)))
     return Candidate(backends[0], get(backends[0]).default(target.gemm))
 
@@ -316,7 +316,7 @@ def _nothing(target: Target, default: Candidate, reason: str) -> Comparison:
 def _timed(
     worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits, checks: str
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """For each candidate its runtimes and errors, or the reason why there are none, also when it took the process with it.
+    """For each candidate its runtimes and errors, or the reason why there are none, even if it crashed the process.
 
     If the candidates run alone but not together, the first one is the only one that is trusted.
     """

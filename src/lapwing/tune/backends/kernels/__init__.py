@@ -1,1 +1,1 @@
-"""Kernels of the tuner: Triton templates, a CUDA template, and what compiles and starts them."""
+"""Kernels of the tuner: Triton templates, a CUDA template, and the code that compiles and starts them."""

@@ -187,7 +187,7 @@ def _set_up() -> None:
 
 
 def _mark(folder: str, what: str) -> None:
-    """Leave a note of how far the recording came, to explain an empty one."""
+    """Note how far the recording came, to explain an empty one."""
     with open(os.path.join(folder, f"started.{what}"), "a"):
         pass
 
