@@ -230,7 +230,9 @@ std::string loaded_path(const char* name) {
         const std::string path = info->dlpi_name ? info->dlpi_name : "";
         const std::string file = path.substr(path.rfind('/') + 1);
         const char next = file.size() > s->start.size() ? file[s->start.size()] : 0;
-        if (file.compare(0, s->start.size(), s->start) == 0 && (next == '.' || next == '-')) s->path = path;
+        // a name of its own may follow a dash; libhiprtc-builtins is another library
+        const bool same = next == '.' || (next == '-' && file.find("-builtins") == std::string::npos);
+        if (file.compare(0, s->start.size(), s->start) == 0 && same) s->path = path;
         return int(!s->path.empty());
       },
       &search);

@@ -359,6 +359,16 @@ def test_torch_takes_singular_matrices_itself(everywhere):
         assert torch.linalg.solve(a[4:], a[4]).shape == (16, 5, 5)  # one right-hand side for all of them
 
 
+@pytest.mark.parametrize("amd", [False, True])
+def test_gpus_that_were_not_measured(monkeypatch, amd):
+    from lapwing.doors import ahead as module
+
+    module._was_measured.cache_clear()
+    monkeypatch.setattr(module, "is_amd", lambda: amd)
+    assert ahead("cholesky", "cuda", (1000000, 4, 4)) != amd and ahead("cholesky", "cpu", (1000000, 4, 4))
+    module._was_measured.cache_clear()
+
+
 def test_ahead(monkeypatch):
     monkeypatch.setitem(AHEAD, ("some", "cpu"), (Cell(8, 100, 3.0), Cell(16, 0, 0), Cell(32, 2000, 2.0)))
     assert [times_as_fast("some", "cpu", (100, n, n)) for n in (2, 8, 9, 16, 20, 32, 33)] == [3, 3, 0, 0, 0, 2, 0]

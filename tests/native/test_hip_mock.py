@@ -110,6 +110,13 @@ def test_older_libraries(old_child):
     assert not [c for c in calls if c["call"].endswith("evdx")]
 
 
+def test_the_builtins_are_not_the_compiler(old_child, amd_libraries, tmp_path):
+    """A framework that compiled something has loaded them; here the compiler is a part of the driver."""
+    builtins = tmp_path / "libhiprtc-builtins.so.5"
+    builtins.symlink_to(next((amd_libraries / "old").glob("librocblas*")))
+    old_child(f"ctypes.CDLL('{builtins}')\ncheck('float64', 2, 5, 'batched')")
+
+
 # ---- what is here ----------------------------------------------------------------------------------------------------
 
 

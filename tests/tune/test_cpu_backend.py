@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -164,3 +167,20 @@ def test_registry():
         choose(" , ")
     with pytest.raises(ValueError, match=r"cannot be used here: the file .* does not exist"):
         choose("replay:/nowhere/x.jsonl")
+
+
+def test_a_torch_for_rocm(monkeypatch):
+    """It says "cuda" of AMD's GPUs, and that their compute capability is 9.4."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 4))
+    monkeypatch.setattr(torch.version, "hip", "6.4.43482")
+    triton = ModuleType("triton")
+    triton.__spec__ = ModuleSpec("triton", None)
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    here = usable()
+    assert all("built for AMD's GPUs" in here[name] for name in ("cublaslt", "triton", "triton_frozen"))
+    for names in ("auto", "triton"):
+        with pytest.raises(ValueError, match="hint: --backend hipblaslt"):
+            choose(names)
+    assert choose("cpu") == ("cpu",)

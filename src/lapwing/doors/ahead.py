@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 
+from ..core.engines import is_amd
 from ..core.native import native
 from .cells import AHEAD
+
+
+@cache
+def _was_measured(device: str) -> bool:
+    """The GPUs of the list are NVIDIA's, and torch says "cuda" of AMD's too."""
+    return device != "cuda" or not is_amd()
 
 
 def times_as_fast(operation: str, device: str, shape: tuple[int, ...]) -> float:
@@ -14,7 +22,7 @@ def times_as_fast(operation: str, device: str, shape: tuple[int, ...]) -> float:
     0 where it was not ahead, or nothing like it was measured. An order between two measured ones counts as the worse of them.
     """
     cells = AHEAD.get((operation, device))
-    if cells is None or native is None:
+    if cells is None or native is None or not _was_measured(device):
         return 0.0
     order, elements, before = max(shape[-2:]), prod(shape), None
     for cell in cells:

@@ -87,7 +87,12 @@ def choose(names: str) -> tuple[str, ...]:
     """
     asked = [n.strip() for n in names.split(",") if n.strip()]
     if "auto" in asked:
-        automatic = [n for n in GPU if _missing(n) is None] or ["cpu"]
+        from .cuda import FOR_ROCM
+
+        reasons = {n: _missing(n) for n in GPU}
+        if FOR_ROCM in reasons.values():
+            raise ValueError(f"tune: {FOR_ROCM}")
+        automatic = [n for n, reason in reasons.items() if reason is None] or ["cpu"]
         asked = [m for n in asked for m in (automatic if n == "auto" else [n])]
     chosen = tuple(dict.fromkeys(asked))
     if not chosen:

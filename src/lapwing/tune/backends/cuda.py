@@ -15,6 +15,9 @@ PEAKS = {"H200": (4.8e12, 989e12), "H100": (3.35e12, 989e12), "A100": (2.0e12, 3
 _RATES = {"f8": 2.0, "f4": 4.0, "i8": 2.0, "f32": 0.5, "f64": 0.1}
 _CACHED = 0.8  # at least this part of the bytes comes from memory, although operands are rotated through the cache
 
+# such a build calls its devices "cuda" too
+FOR_ROCM = "this torch was built for AMD's GPUs\nhint: --backend hipblaslt (it writes files for AMD's tools), or --backend cpu"
+
 
 def no_device(*packages: str) -> str | None:
     """Why kernels cannot run here: a package or a CUDA device is missing. None when they can."""
@@ -25,7 +28,9 @@ def no_device(*packages: str) -> str | None:
             return f"{package} is not installed\nhint: pip install {package}"
     import torch
 
-    return None if torch.cuda.is_available() else "torch finds no CUDA device"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device"
+    return FOR_ROCM if torch.version.hip else None
 
 
 class CudaBackend:
