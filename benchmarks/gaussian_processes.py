@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, help="points of each model; 256 on a GPU, 2000 on a CPU")
     parser.add_argument("--steps", type=int, help="40 on a GPU, 3 on a CPU")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--host", action="store_true", help="time of the calling thread alone: Python and dispatch, if n is small")
+    parser.add_argument("--host", action="store_true", help="time of the calling thread alone: Python and dispatch")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     gpu = options.device == "cuda"
