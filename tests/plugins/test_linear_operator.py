@@ -147,6 +147,161 @@ def test_undo_restores_every_name():
     assert [getattr(*name) for name in names] == own
 
 
+def test_undo_restores_gpytorchs_names():
+    gpytorch = pytest.importorskip("gpytorch")
+    names = (
+        (gpytorch.mlls.ExactMarginalLogLikelihood, "forward"),
+        (gpytorch.kernels.Kernel, "sub_kernels"),
+    )
+    own = [vars(owner)[name] for owner, name in names]
+    with install():
+        assert all(vars(owner)[name] is not function for (owner, name), function in zip(names, own, strict=True))
+    assert [vars(owner)[name] for owner, name in names] == own
+
+
+def gaussian_process(shape, n, dtype=torch.float64, kernel=None, likelihood=None, prior=False):
+    """A model with its marginal likelihood, its points and its observations, which have derivatives too."""
+    gpytorch = pytest.importorskip("gpytorch")
+    shape = torch.Size(shape)
+
+    class Model(gpytorch.models.ExactGP):
+        def __init__(self, x, y, likelihood):
+            super().__init__(x, y, likelihood)
+            self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
+            rbf = gpytorch.kernels.RBFKernel(batch_shape=shape, ard_num_dims=2 if kernel == "ard" else None)
+            self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=shape)
+            if prior:
+                lengths = gpytorch.priors.GammaPrior(3.0, 6.0)
+                rbf.register_prior("lengthscale_prior", lengths, lambda m: m.lengthscale, lambda m, v: m._set_lengthscale(v))
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    torch.manual_seed(n)
+    x = torch.rand(*shape, n, 2, dtype=dtype)
+    y = (torch.sin(6 * x.sum(-1)) + 0.1 * torch.randn(*shape, n, dtype=dtype)).requires_grad_()
+    likelihood = (likelihood or gpytorch.likelihoods.GaussianLikelihood)(batch_shape=shape)
+    model = Model(x, y.detach(), likelihood).to(dtype)
+    return model, gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model), x, y
+
+
+def loss_and_gradients(model, mll, x, y):
+    value = mll(model(x), y)
+    weights = torch.arange(1.0, 1 + value.numel(), dtype=y.dtype).view(value.shape)
+    inputs = [*model.parameters(), y]
+    return value, torch.autograd.grad(value, [z for z in inputs if z.requires_grad], weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape, n", [((), 2), ((), 9), ((3,), 7), ((2, 3), 33)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"kernel": "ard"}, {"prior": True}], ids=["plain", "ard", "prior"])
+def test_marginal_likelihood_and_gradients(shape, n, dtype, options):
+    parts = gaussian_process(shape, n, dtype, **options)
+    expected, gradients = loss_and_gradients(*parts)
+    with install() as handle:
+        got, same = loss_and_gradients(*parts)
+    assert handle.report() == {"linear_operator.inv_quad_logdet": {"lapwing": 1, "own": 0}}
+    assert ("LogDensity" in type(got.grad_fn).__name__) is not options.get("prior", False)
+    # the noise 0.693 bounds the condition of K by n / 0.693 + 1
+    bound = 20 * n * n * torch.finfo(dtype).eps
+    for a, b in zip([expected, *gradients], [got, *same], strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        assert (a - b).abs().max() <= bound * max(1, a.abs().max())
+
+
+def test_what_is_not_differentiated_of_a_marginal_likelihood():
+    model, mll, x, y = gaussian_process((3,), 6)
+    for parameter in [*model.covar_module.parameters(), *model.likelihood.parameters()]:
+        parameter.requires_grad_(False)
+    expected, gradients = loss_and_gradients(model, mll, x, y)
+    with install(), torch.no_grad():
+        assert torch.allclose(mll(model(x), y), expected, rtol=1e-12)
+    with install():
+        _, same = loss_and_gradients(model, mll, x, y)
+    assert len(gradients) == len(same) == 2
+    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(gradients, same, strict=True))
+
+
+def test_second_derivatives_of_a_marginal_likelihood():
+    model, mll, x, y = gaussian_process((), 4)
+
+    def hessian():
+        scale = model.covar_module.raw_outputscale
+        (first,) = torch.autograd.grad(mll(model(x), y), scale, create_graph=True)
+        return torch.autograd.grad(first, [scale, y])
+
+    expected = hessian()
+    with install() as handle:
+        got = hessian()
+    assert handle.report()["linear_operator.inv_quad_logdet"]["lapwing"] == 1
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(expected, got, strict=True))
+
+
+def test_marginal_likelihoods_that_stay_gpytorchs_own():
+    gpytorch = pytest.importorskip("gpytorch")
+    parts = gaussian_process((), 5)
+    missing = parts[3].detach().clone()
+    missing[2] = torch.nan
+    masked = (*parts[:3], missing.requires_grad_())
+    another = gpytorch.mlls.LeaveOneOutPseudoLikelihood(parts[0].likelihood, parts[0])
+    for context, (model, mll, x, y) in (
+        (gpytorch.settings.observation_nan_policy("mask"), masked),
+        (gpytorch.settings.fast_computations(log_prob=False), parts),
+        (gpytorch.settings.max_cholesky_size(1), parts),
+        (gpytorch.settings.num_trace_samples(1), (parts[0], another, *parts[2:])),
+    ):
+        with context, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(1)
+            expected = mll(model(x), y)
+            with install():
+                torch.manual_seed(1)
+                got = mll(model(x), y)
+        assert "LogDensity" not in type(got.grad_fn).__name__ and torch.allclose(expected, got, rtol=1e-9)
+
+
+def test_singular_kernels_get_gpytorchs_jitter_and_warning():
+    gpytorch = pytest.importorskip("gpytorch")
+    model, mll, x, y = gaussian_process((), 12, torch.float32)
+    model.likelihood.noise_covar.register_constraint("raw_noise", type(model.covar_module.raw_outputscale_constraint)())
+    model.likelihood.noise = 1e-12
+    x = x * 1e-4
+    with torch.no_grad(), settings.cholesky_jitter(float_value=1e-4):
+        model.set_train_data(x, y.detach(), strict=False)
+        expected, log = warned(lambda: mll(model(x), y))
+        with install():
+            got, same = warned(lambda: mll(model(x), y))
+            assert log and same == log
+        # the matrix is rounded noise but for the jitter, and so are the last digits
+        assert torch.allclose(expected, got, rtol=1e-2)
+        broken = x * torch.nan
+        model.set_train_data(broken, strict=False)
+        # gpytorch compares the points with the training points, and NaN is not NaN
+        with install(), gpytorch.settings.debug(False), pytest.raises(NanError):
+            mll(model(broken), y)
+
+
+def test_shapes_and_kernels_are_found_as_by_the_libraries():
+    import itertools
+
+    gpytorch = pytest.importorskip("gpytorch")
+    sizes = [torch.Size(s) for s in ((), (1,), (3,), (0,), (2, 3), (2, 1), (1, 3), (4, 1, 1), (4, 2, 3))]
+
+    def shape_of(*shapes):
+        try:
+            return torch.broadcast_shapes(*shapes)
+        except RuntimeError as error:
+            return str(error)
+
+    pairs = [*itertools.product(sizes, sizes), *itertools.product(sizes[:6], sizes[3:], sizes[4:])]
+    rbf = gpytorch.kernels.RBFKernel()
+    kernel = gpytorch.kernels.ScaleKernel(rbf) + gpytorch.kernels.ProductKernel(rbf, gpytorch.kernels.MaternKernel())
+    expected, kernels = [shape_of(*pair) for pair in pairs], list(kernel.sub_kernels())
+    with install():
+        assert [shape_of(*pair) for pair in pairs] == expected and list(kernel.sub_kernels()) == kernels
+        assert type(torch.broadcast_shapes(sizes[1], sizes[4])) is torch.Size
+
+
 @pytest.mark.parametrize("kernel", ["scaled", "sum", "product", "fixed"])
 def test_gpytorch_trains_to_the_same_loss(kernel):
     gpytorch = pytest.importorskip("gpytorch")

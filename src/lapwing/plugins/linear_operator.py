@@ -6,14 +6,14 @@ This plug-in gives both numbers their closed form instead, with one inverse from
 
     d log |K| = <K^-1, dK>,    d r^T K^-1 r = 2 x^T dr - <x x^T, dK>    with x = K^-1 r
 
-The matrix plus its diagonal (kernel plus noise) is one step too, and linear_operator's rebuilding of the operator, which takes
-longer than the mathematics of small matrices, is left out.
+The matrix plus its diagonal (kernel plus noise) is one step too. The operators and distributions that gpytorch builds between
+the kernel and the likelihood, which take longer than the mathematics of small matrices, are left out.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from math import log, pi
 from typing import Any
 
 import torch
@@ -29,6 +29,11 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.memoize import _is_in_cache_ignore_all_args
 from torch.autograd import forward_ad
 
+try:
+    import gpytorch
+except ImportError:  # linear_operator alone
+    gpytorch = None
+
 from ..core.native import AUTO
 from ..core.problem import ADJOINT
 from ..doors import Handle, open_with
@@ -42,13 +47,13 @@ _DIAGONALS = (DiagLinearOperator, ConstantDiagLinearOperator)
 
 
 def install() -> Handle:
-    """Put the closed form behind ``LinearOperator.inv_quad_logdet``, as gpytorch's models call it.
+    """Put the closed form behind ``LinearOperator.inv_quad_logdet`` and gpytorch's ``ExactMarginalLogLikelihood``.
 
     It serves dense operators, with or without an added diagonal, where linear_operator takes its Cholesky route
     (``max_cholesky_size`` at least n, or ``fast_computations(log_prob=False)``). Warnings about jitter and the errors
     ``NanError`` and ``NotPSDError`` stay linear_operator's own. Every other operator, second derivatives, ``torch.func`` and
-    ``torch.compile`` keep linear_operator's own route. While it is installed ``torch.broadcast_shapes``, which gpytorch calls
-    a dozen times in each step, returns at once where all shapes are equal.
+    ``torch.compile`` keep linear_operator's own route. While it is installed two functions that gpytorch calls several times in
+    each step take less time: ``torch.broadcast_shapes`` and ``gpytorch.kernels.Kernel.sub_kernels``.
 
     Returns
     -------
@@ -83,26 +88,56 @@ def _open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
         count[0] += 1
         return _QuadraticAndLogdet.apply(*parts, inv_quad_rhs, bool(reduce_inv_quad))
 
-    def broadcast_shapes(*shapes: Any) -> Any:
-        first = shapes[0] if shapes else None
-        if type(first) is torch.Size and shapes.count(first) == len(shapes) and framework._tracing_state() is None:
-            return first
-        return own_shapes(*shapes)
+    def marginal_log_likelihood(self: Any, function_dist: Any, target: Any, *params: Any, **kwargs: Any) -> Any:
+        parts = None if kwargs else _gaussian_parts(self, function_dist, target)
+        if parts is None:  # counted by inv_quad_logdet
+            return own_likelihood(self, function_dist, target, *params, **kwargs)
+        count[0] += 1
+        points = target.shape[-1]
+        if _is_bare(self.model):
+            return _LogDensity.apply(*parts, points)
+        return self._add_other_terms(_LogDensity.apply(*parts, 1), params).div_(points)
 
-    replaced: list[tuple[Any, str, Any, Any]] = [
-        (LinearOperator, "inv_quad_logdet", own_method, inv_quad_logdet),
-        (AddedDiagLinearOperator, "evaluate_kernel", AddedDiagLinearOperator.evaluate_kernel, _evaluate_kernel),
-        (torch, "broadcast_shapes", own_shapes, broadcast_shapes),
+    def broadcast_shapes(*shapes: Any) -> Any:
+        shape = _broadcast(shapes) if framework._tracing_state() is None else None
+        return own_shapes(*shapes) if shape is None else shape
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (LinearOperator, "inv_quad_logdet", inv_quad_logdet),
+        (AddedDiagLinearOperator, "evaluate_kernel", _evaluate_kernel),
+        (torch, "broadcast_shapes", broadcast_shapes),
     ]
-    for owner, name, _, function in replaced:
+    if gpytorch is not None:
+        own_likelihood = gpytorch.mlls.ExactMarginalLogLikelihood.forward
+        replaced += [
+            (gpytorch.mlls.ExactMarginalLogLikelihood, "forward", marginal_log_likelihood),
+            (gpytorch.kernels.Kernel, "sub_kernels", _sub_kernels),
+        ]
+    own = [vars(owner)[name] for owner, name, _ in replaced]
+    for owner, name, function in replaced:
         setattr(owner, name, function)
 
     def restore() -> None:
-        for owner, name, own, function in replaced:
-            if getattr(owner, name) is function:  # nobody else has replaced it since
-                setattr(owner, name, own)
+        for (owner, name, function), before in zip(replaced, own, strict=True):
+            if vars(owner).get(name) is function:  # nobody else has replaced it since
+                setattr(owner, name, before)
 
     return restore
+
+
+def _broadcast(shapes: tuple[Any, ...]) -> torch.Size | None:
+    """The shape that these have in common; None: torch finds it, or says why there is none."""
+    if not shapes or any(type(shape) is not torch.Size for shape in shapes):
+        return None
+    common: torch.Size = shapes[0]
+    for shape in shapes[1:]:
+        if shape != common:
+            long, short = (common, shape) if len(common) >= len(shape) else (shape, common)
+            pairs = list(zip(long[len(long) - len(short) :], short, strict=True))
+            if any(type(x) is not int or type(y) is not int or (x != y and 1 not in (x, y)) for x, y in pairs):
+                return None
+            common = torch.Size((*long[: len(long) - len(short)], *[y if x == 1 else x for x, y in pairs]))
+    return common
 
 
 _own_evaluate_kernel = AddedDiagLinearOperator.evaluate_kernel
@@ -112,13 +147,80 @@ def _evaluate_kernel(self: Any) -> Any:
     """The sum with its kernel evaluated. linear_operator takes the whole operator apart and builds it twice."""
     if type(self) is not AddedDiagLinearOperator or type(self._diag_tensor) not in _DIAGONALS:
         return _own_evaluate_kernel(self)
-    gpytorch = sys.modules.get("gpytorch")
     if gpytorch is not None and gpytorch.beta_features.checkpoint_kernel.value():  # then its kernels stay lazy
         return _own_evaluate_kernel(self)
     evaluated = self._linear_op.evaluate_kernel()
     if type(evaluated) is not DenseLinearOperator:
         evaluated = evaluated.evaluate_kernel()
     return evaluated + self._diag_tensor
+
+
+def _by_cholesky(n: int) -> bool:
+    """Whether linear_operator factors matrices of this order, and says nothing about it."""
+    chosen = settings.fast_computations.log_prob.off() or n <= settings.max_cholesky_size.value()
+    return bool(chosen and settings.trace_mode.off() and settings.verbose_linalg.off())
+
+
+def _eager(*tensors: Any) -> bool:
+    """Plain tensors of one real dtype, and nothing that records or transforms the program with its own operators."""
+    first = tensors[0]
+    if first.dtype not in (torch.float32, torch.float64) or framework.traced(first) or forward_ad._current_level >= 0:
+        return False
+    return all(type(x) is torch.Tensor and x.dtype is first.dtype for x in tensors)
+
+
+def _gaussian_parts(likelihood: Any, prior: Any, target: Any) -> tuple[torch.Tensor, ...] | None:
+    """Kernel matrices, noise, mean and target of a dense model with Gaussian noise; None: gpytorch's own way."""
+    noisy = likelihood.likelihood
+    known = (
+        type(likelihood) is gpytorch.mlls.ExactMarginalLogLikelihood
+        and type(noisy) is gpytorch.likelihoods.GaussianLikelihood
+        and type(noisy.noise_covar) is gpytorch.likelihoods.noise_models.HomoskedasticNoise
+        and type(prior) is gpytorch.distributions.MultivariateNormal
+        and prior._islazy
+        and not prior._validate_args
+        and gpytorch.settings.observation_nan_policy.value() == "ignore"
+        and gpytorch.settings.fast_computations.log_prob.on()
+        and not gpytorch.beta_features.checkpoint_kernel.value()
+    )
+    if not known:
+        return None
+    mean, kernel = prior.loc, prior._covar
+    lazy = type(kernel) is gpytorch.lazy.LazyEvaluatedKernelTensor
+    n = mean.shape[-1]
+    if mean.shape != target.shape or not (lazy or type(kernel) is DenseLinearOperator) or n < 2 or not _by_cholesky(n):
+        return None
+    evaluated = kernel.evaluate_kernel() if lazy else kernel
+    if type(evaluated) is not DenseLinearOperator:
+        return None
+    matrix, noise = evaluated.tensor, noisy.noise
+    if matrix.shape != (*mean.shape, n) or noise.shape != (*mean.shape[:-1], 1):
+        return None
+    return (matrix, noise, mean, target) if _eager(matrix, noise, mean, target) else None
+
+
+def _modules(root: Any) -> dict[Any, None]:
+    """The module and all of its parts, in torch's order, without their names, which take longer."""
+    found: dict[Any, None] = {}
+
+    def visit(module: Any) -> None:
+        if module is not None and module not in found:
+            found[module] = None
+            for part in module._modules.values():
+                visit(part)
+
+    visit(root)
+    return found
+
+
+def _is_bare(model: Any) -> bool:
+    """Whether no part of the model adds a prior or a loss of its own."""
+    own = [module.__dict__ for module in _modules(model)]
+    return not any(x.get("_priors") or x.get("_added_loss_terms") for x in own)
+
+
+def _sub_kernels(self: Any) -> Any:
+    return (x for x in _modules(self) if isinstance(x, gpytorch.kernels.Kernel) and x is not self)
 
 
 def _dense_parts(operator: Any, rhs: Any) -> tuple[torch.Tensor, torch.Tensor | None] | None:
@@ -136,19 +238,16 @@ def _dense_parts(operator: Any, rhs: Any) -> tuple[torch.Tensor, torch.Tensor | 
         return None
     matrix = inner.tensor
     n = matrix.shape[-1]
-    by_cholesky = settings.fast_computations.log_prob.off() or n <= settings.max_cholesky_size.value()
-    if not by_cholesky or settings.trace_mode.on() or settings.verbose_linalg.on():
+    if not _by_cholesky(n):
         return None
     cache = getattr(operator, "_memoize_cache", None)
     if cache and any(_is_in_cache_ignore_all_args(operator, name) for name in ("cholesky", "root_decomposition")):
         return None
-    plain = all(type(x) is torch.Tensor for x in (matrix, rhs)) and matrix.dtype in (torch.float32, torch.float64)
-    if not plain or n < 2 or matrix.shape[:-1] != rhs.shape[:-1] or matrix.shape[-2] != n or rhs.dtype is not matrix.dtype:
+    if rhs is None or n < 2 or matrix.shape[:-1] != rhs.shape[:-1] or matrix.shape[-2] != n or not _eager(matrix, rhs):
         return None
     if added is not None and (added.shape[:-1] != matrix.shape[:-2] or added.dtype is not matrix.dtype):
         return None
-    # torch records or transforms the program with its own operators
-    return None if framework.traced(matrix) or forward_ad._current_level >= 0 else (matrix, added)
+    return matrix, added
 
 
 class _QuadraticAndLogdet(torch.autograd.Function):
@@ -156,17 +255,7 @@ class _QuadraticAndLogdet(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Any, added: Any, rhs: Any, reduce: bool) -> Any:
-        k = matrix
-        if added is not None:
-            k = matrix.clone(memory_format=torch.contiguous_format)
-            k.diagonal(dim1=-2, dim2=-1).add_(added)
-        l, info = _factor(k)
-        results = _from_factor(l, rhs, reduce)
-        # asked last: on a GPU the answer has to be waited for, while the rest is under way
-        if info is not None and framework.failed(info):
-            l = psd_safe_cholesky(k)
-            results = _from_factor(l, rhs, reduce)
-        y, quadratic, logdet = results
+        l, (y, quadratic, logdet) = _with_factor(matrix, added, lambda l: _from_factor(l, rhs, reduce))
         ctx.reduce, ctx.constant = reduce, added is not None and added.shape[-1] == 1 != matrix.shape[-1]
         ctx.save_for_backward(l, y, matrix, added, rhs)
         return quadratic, logdet
@@ -175,36 +264,71 @@ class _QuadraticAndLogdet(torch.autograd.Function):
     def backward(ctx: Any, quadratic_gradient: Any, logdet_gradient: Any) -> Any:
         l, y, matrix, added, rhs = ctx.saved_tensors
         if torch.is_grad_enabled():  # the derivative itself is differentiated
-            return *_again(ctx, (matrix, added, rhs), (quadratic_gradient, logdet_gradient)), None
+
+            def values(k: Any, rhs: Any) -> Any:
+                l = psd_safe_cholesky(k)
+                y = torch.linalg.solve_triangular(l, rhs, upper=False)
+                return y.square().sum((-2, -1) if ctx.reduce else -2), l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+
+            return *_again(ctx, values, (matrix, added, rhs), (quadratic_gradient, logdet_gradient)), None
         x = _triangular(l, y, adjoint=True)  # x <- L^-T y = K^-1 r
         weight = quadratic_gradient[..., None, None] if ctx.reduce else quadratic_gradient[..., None, :]
         of_matrix = of_added = None
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
             # G <- g2 K^-1 - x g1 x^T
-            scaled = (x * weight).mT
-            of_matrix = _inverse(l).mul_(logdet_gradient[..., None, None])
-            flat = of_matrix.view(-1, *of_matrix.shape[-2:])
-            flat.baddbmm_(x.reshape(-1, *x.shape[-2:]), scaled.reshape(-1, *scaled.shape[-2:]), alpha=-1)
+            of_matrix = _add_product(_inverse(l).mul_(logdet_gradient[..., None, None]), x, x * weight, 1, -1)
             if ctx.needs_input_grad[1]:
                 of_added = of_matrix.diagonal(dim1=-2, dim2=-1)
                 of_added = of_added.sum(-1, keepdim=True) if ctx.constant else of_added.clone()
         return of_matrix, of_added, 2 * weight * x if ctx.needs_input_grad[2] else None, None
 
 
-def _again(ctx: Any, inputs: tuple[Any, ...], gradients: tuple[Any, ...]) -> list[Any]:
+class _LogDensity(torch.autograd.Function):
+    """log N(target; mean, K) / count of K = matrix + diag(added)."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Any, added: Any, mean: Any, target: Any, count: int) -> Any:
+        rhs = (target - mean).unsqueeze(-1)
+
+        def half(l: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = _triangular(l, rhs)
+            z = y.squeeze(-1)
+            # log |K| / 2 + |y|^2 / 2
+            return y, torch.addcmul(l.diagonal(dim1=-2, dim2=-1).log(), z, z, value=0.5).sum(-1)
+
+        l, (y, sums) = _with_factor(matrix, added, half)
+        ctx.count = count
+        ctx.save_for_backward(l, y, matrix, added, mean, target)
+        return torch.rsub(sums, -0.5 * log(2 * pi) * rhs.shape[-2] / count, alpha=1 / count)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        l, y, *inputs = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the derivative itself is differentiated
+
+            def value(k: Any, mean: Any, target: Any) -> Any:
+                return (torch.distributions.MultivariateNormal(mean, k, validate_args=False).log_prob(target) / ctx.count,)
+
+            return *_again(ctx, value, inputs, (gradient,)), None
+        of_matrix = of_added = None
+        gradient = (gradient / ctx.count)[..., None]
+        x = _triangular(l, y, adjoint=True)
+        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+            # G <- g (x x^T - K^-1) / 2
+            of_matrix = _add_product(_inverse(l), x, x, -0.5, 0.5).mul_(gradient[..., None])
+            if ctx.needs_input_grad[1]:
+                of_added = of_matrix.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+        of_mean = x.squeeze(-1) * gradient
+        return of_matrix, of_added, of_mean, -of_mean if ctx.needs_input_grad[3] else None, None
+
+
+def _again(ctx: Any, function: Callable[..., Any], inputs: Any, gradients: tuple[Any, ...]) -> list[Any]:
     """The derivative by torch's own formulas, which can be differentiated again."""
-    matrix, added, rhs = inputs
+    matrix, added, *others = inputs
     k = matrix if added is None else matrix + torch.diag_embed(added.expand(matrix.shape[:-1]))
-    l = psd_safe_cholesky(k)
-    y = torch.linalg.solve_triangular(l, rhs, upper=False)
-    values = y.square().sum((-2, -1) if ctx.reduce else -2), l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
-    wanted = [i for i in range(3) if ctx.needs_input_grad[i]]
-    results: list[Any] = [None] * 3
-    for i, result in zip(
-        wanted, torch.autograd.grad(values, [inputs[i] for i in wanted], gradients, create_graph=True), strict=True
-    ):
-        results[i] = result
-    return results
+    wanted = [i for i in range(len(inputs)) if ctx.needs_input_grad[i]]
+    found = iter(torch.autograd.grad(function(k, *others), [inputs[i] for i in wanted], gradients, create_graph=True))
+    return [next(found) if i in wanted else None for i in range(len(inputs))]
 
 
 # ---- lapwing's kernels where they are known to be ahead, torch's elsewhere
@@ -214,11 +338,26 @@ def _ahead(operation: str, a: torch.Tensor) -> bool:
     return a.dim() > 2 and ahead(operation, "cuda" if a.is_cuda else "cpu", a.shape)
 
 
-def _factor(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The factor, and the status of each matrix where it is not known to be good."""
+def _factor(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The factor, and the status of each matrix."""
     if _ahead("cholesky", k):
         return framework._run(CHOLESKY, (k,), (0,), AUTO)  # type: ignore[return-value]
-    return psd_safe_cholesky(k), None
+    return torch.linalg.cholesky_ex(k)  # type: ignore[no-any-return]
+
+
+def _with_factor(matrix: Any, added: Any, work: Callable[[torch.Tensor], Any]) -> tuple[torch.Tensor, Any]:
+    """The factor of matrix + diag(added), and what is done with it."""
+    k = matrix
+    if added is not None:
+        k = matrix.clone(memory_format=torch.contiguous_format)
+        k.diagonal(dim1=-2, dim2=-1).add_(added)
+    l, info = _factor(k)
+    results = work(l)
+    # asked last: on a GPU the answer has to be waited for, while the rest is under way
+    if framework.failed(info):
+        l = psd_safe_cholesky(k)
+        results = work(l)
+    return l, results
 
 
 def _from_factor(l: torch.Tensor, rhs: torch.Tensor, reduce: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -240,4 +379,12 @@ def _inverse(l: torch.Tensor) -> torch.Tensor:
         l = l.contiguous()
         identity = torch.eye(l.shape[-1], dtype=l.dtype, device=l.device).expand(l.shape)
         return framework._run(CHOLESKY_SOLVE, (l, l, identity), (0,), AUTO)[0]  # type: ignore[no-any-return]
-    return torch.cholesky_inverse(l).contiguous()
+    return torch.cholesky_inverse(l).mT  # symmetric, and row-major this way
+
+
+def _add_product(a: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
+    """A <- beta A + alpha X Y^T."""
+    if a.dim() == 2:
+        return a.addmm_(x, y.mT, beta=beta, alpha=alpha)
+    flat, x, y = (z if z.dim() == 3 else z.reshape(-1, *z.shape[-2:]) for z in (a, x, y))
+    return flat.baddbmm_(x, y.mT, beta=beta, alpha=alpha).view(a.shape)
