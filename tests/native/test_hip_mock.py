@@ -66,6 +66,19 @@ def test_cholesky(child, dtype):
     assert "shared memory" in told["text"] or "n up to 128" in told["text"]
 
 
+def test_batches(child):
+    """Many factors at once; what fails is named by its place in the batch."""
+    code = """
+    check("float64", 5, 100, "rocsolver")
+    a, _ = problem("complex64", 4, 40)
+    a[2, 17, 17] = -1
+    tell(info=cholesky(a, "rocsolver")[1].tolist())
+    """
+    calls, told = child(code)
+    assert told["info"] == [0, 0, 18, 0]
+    assert {c["call"] for c in calls if "potrf" in c["call"]} == {"rocsolver_dpotrf_strided_batched", "rocsolver_cpotrf_strided_batched"}
+
+
 test_finite = cuda.test_finite
 test_empty_batches_touch_no_driver = cuda.test_empty_batches_touch_no_driver
 test_two_processes_fill_the_cache = cuda.test_two_processes_fill_the_cache
@@ -272,7 +285,7 @@ def test_no_two_streams_share_a_handle(child):
         check("float64", 2, 40, "rocsolver", stream=s)
     """
     calls, _ = child(code)
-    used = {(c["handle"], c["stream"]) for c in named(calls, "rocsolver_dpotrf")}
+    used = {(c["handle"], c["stream"]) for c in named(calls, "rocsolver_dpotrf_strided_batched")}
     assert len(used) == len({handle for handle, _ in used}) == len({stream for _, stream in used}) == 2
 
 

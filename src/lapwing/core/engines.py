@@ -136,7 +136,7 @@ ENGINES: dict[str, Engine] = {
             lambda device: _missing_solver("rocsolver", "AMD"),
             special={
                 "lstsq": "GPUs of AMD; " + _LEAST_SQUARES,
-                **dict.fromkeys(("eigh", "eigvalsh"), "GPUs of AMD; 32-bit sizes; batches together"),
+                **dict.fromkeys(("cholesky", "eigh", "eigvalsh"), "GPUs of AMD; 32-bit sizes; batches together"),
             },
         ),
         Engine(
