@@ -61,9 +61,10 @@ int cholesky(Frame& frame) {
   if (cuda::transpose_in(frame)) return 1;
   for (int64_t m = 0, count = at_once(frame); m < batch; m += count) {
     char* first = out + m * bytes;
-    const int status = count > 1 ? vendor::hip::potrf_many(lease->handle, n, type, first, std::min(count, batch - m), device, need.device, info + m)
-                                 : vendor::table().potrf(lease->handle, lease->params, vendor::FILL_LOWER, n, type, first, n, type, device,
-                                                         need.device, host.data(), need.host, info + m);
+    const int status =
+        count > 1 ? vendor::hip::potrf_many(lease->handle, n, type, first, std::min(count, batch - m), device, need.device, info + m)
+                  : vendor::table().potrf(lease->handle, lease->params, vendor::FILL_LOWER, n, type, first, n, type, device,
+                                          need.device, host.data(), need.host, info + m);
     if (check(frame, status, "cholesky")) return 1;
   }
   return cuda::finish(frame);
