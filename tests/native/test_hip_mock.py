@@ -349,6 +349,26 @@ def test_absent_library(libraries, child, tmp_path, name, engine, said):
     assert told["missing"][engine]
 
 
+def test_engines_that_turn_to_the_solver(libraries, child, tmp_path):
+    """Without it they are refused before anything is computed, and lapwing info says why."""
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for library in libraries.iterdir():
+        if not library.name.startswith("librocsolver"):
+            (folder / library.name).symlink_to(library)
+    code = """
+    import lapwing as lw
+    from lapwing.core.problem import Problem
+    import lapwing.planner as planner
+    tell(mixed=planner.refusal("mixed", Problem("solve", "float64", 1, 600, device="cuda", columns=1, pos=True)),
+         missing={e.name: e.missing for e in lw.engines()})
+    """
+    _, told = child(code, LAPWING_HIP_PATH=folder, MOCK_LIBRARIES=folder, ROCM_PATH=tmp_path)
+    assert "librocsolver.so was not found" in told["mixed"]
+    assert all("librocsolver.so" in told["missing"][name] for name in ("rocsolver", "mixed", "tall"))
+    assert not told["missing"]["krylov"]
+
+
 def test_xla_calls(child):
     """One handler serves both vendors: jax registers it on the platforms CUDA and ROCM."""
     code = f"""
