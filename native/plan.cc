@@ -194,9 +194,16 @@ std::string svd_part_refuses(const Frame& frame, const Place& place) {
   return place.gpu ? needs_products(place) : "";
 }
 
+// The direct routine stands behind these engines on a GPU, and its workspace is a part of theirs.
+std::string needs_direct(const Place& place) {
+  for (const vendor::Library library : {vendor::blas, vendor::dense_blas, vendor::solver, vendor::dense_solver})
+    if (const std::string reason = missing(place, library); !reason.empty()) return reason;
+  return "";
+}
+
 std::string mixed_refuses(const Frame& frame, const Place& place) {
   if (const char* reason = mixed::refuses(frame)) return reason;
-  if (place.gpu) return missing(place, vendor::blas);
+  if (place.gpu) return needs_direct(place);
   return lapack::has_dense(is_complex(frame) ? C64 : F32) ? "" : "no LAPACK library was found";
 }
 
@@ -206,7 +213,9 @@ std::string tall_refused(const Frame& frame, const Place& place) {
     return text("tall needs %lld bytes of shared memory in a block, and this GPU allows %d", (long long)tall_shared(frame),
                 place.gpu->shared_per_block);
   if (!lapack::routine(lapack::GESDD, is_complex(frame) ? C128 : F64).address) return "no LAPACK library was found";
-  return place.gpu ? needs_kernels_and(place, vendor::blas) : "";
+  if (!place.gpu) return "";
+  const std::string compiler = needs_compiler(place);
+  return compiler.empty() ? needs_direct(place) : compiler;
 }
 
 std::string gpu_lstsq_refuses(const Frame& frame, const Place& place) {

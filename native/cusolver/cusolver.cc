@@ -1,20 +1,31 @@
 #include "cusolver/cusolver.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gpu/cholesky.h"
 #include "gpu/cuda.h"
+#include "gpu/dry.h"
+#include "gpu/hip.h"
 #include "cusolver/job.h"
 #include "gpu/vendor.h"
 
 namespace lapwing::cusolver {
 namespace {
 
+// Matrices that AMD's library factors at once, so that its workspace stays small; NVIDIA's takes them one by one.
+int64_t at_once(const Frame& frame) {
+  constexpr int64_t most_elements = 1 << 26;
+  const int64_t n = frame.size[1];
+  return vendor::is_amd() && !cuda::Dry::current() ? std::clamp<int64_t>(most_elements / (n * n), 1, frame.size[0]) : 1;
+}
+
 int workspace(Frame& frame, const Lease& lease, Workspace* need) {
-  int type = type_of(frame.dtype);
-  int64_t n = frame.size[1];
-  int status = vendor::table().potrf_size(lease->handle, lease->params, vendor::FILL_LOWER, n, type, frame.buffer[1], n,
-                                          type, &need->device, &need->host);
+  const int type = type_of(frame.dtype);
+  const int64_t n = frame.size[1], count = at_once(frame);
+  const int status = count > 1 ? vendor::hip::potrf_many_size(lease->handle, n, type, count, &need->device)
+                               : vendor::table().potrf_size(lease->handle, lease->params, vendor::FILL_LOWER, n, type, frame.buffer[1], n,
+                                                            type, &need->device, &need->host);
   return check(frame, status, "asking for the workspace");
 }
 
@@ -48,9 +59,12 @@ int cholesky(Frame& frame) {
   auto* info = static_cast<int32_t*>(frame.buffer[2]);
   size_t bytes = size_of(frame.dtype) * size_t(n) * size_t(n);
   if (cuda::transpose_in(frame)) return 1;
-  for (int64_t m = 0; m < batch; m++) {
-    int status = vendor::table().potrf(lease->handle, lease->params, vendor::FILL_LOWER, n, type, out + m * bytes, n, type,
-                                       device, need.device, host.data(), need.host, info + m);
+  for (int64_t m = 0, count = at_once(frame); m < batch; m += count) {
+    char* first = out + m * bytes;
+    const int status =
+        count > 1 ? vendor::hip::potrf_many(lease->handle, n, type, first, std::min(count, batch - m), device, need.device, info + m)
+                  : vendor::table().potrf(lease->handle, lease->params, vendor::FILL_LOWER, n, type, first, n, type, device,
+                                          need.device, host.data(), need.host, info + m);
     if (check(frame, status, "cholesky")) return 1;
   }
   return cuda::finish(frame);

@@ -4,7 +4,7 @@
 
 namespace lapwing::cusolver {
 
-// One large matrix after the other.
+// One large matrix after the other; AMD's library takes several at once.
 int cholesky(Frame& frame);
 int64_t cholesky_scratch(Frame& frame);   // -1 leaves a message in the frame
 

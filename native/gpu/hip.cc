@@ -202,6 +202,10 @@ int potrf(void* handle, void*, int uplo, int64_t n, int type, void* a, int64_t l
   return status ? status : call_potrf(type, handle, uplo, n, a, lda, info);
 }
 
+int call_potrf_many(int type, void* handle, int64_t n, void* a, int* info, int64_t count) {
+  LAPWING_BY_TYPE(type, potrf_many, (handle, FILL_LOWER, int(n), static_cast<T*>(a), int(n), n * n, info, int(count)))
+}
+
 // rocSOLVER leaves the off-diagonal of the tridiagonal matrix in an array of ours.
 int call_syevd(int type, void* handle, int mode, int uplo, int64_t n, void* a, int64_t lda, void* w, void* e, int* info) {
   LAPWING_BY_TYPE(type, syevd, (handle, eigenvectors_of(mode), fill_of(uplo), int(n), static_cast<T*>(a), int(lda),
@@ -504,6 +508,16 @@ std::string fill(Library library, void* handle, Table* table) {
     default: return "AMD has no such library";
   }
   return "";
+}
+
+int potrf_many_size(void* handle, int64_t n, int type, int64_t count, size_t* device) {
+  size_t host = 0;
+  if (!fits({n, count})) return STATUS_SIZE;
+  return ask(handle, 0, device, &host, [=] { return call_potrf_many(type, handle, n, nullptr, nullptr, count); });
+}
+int potrf_many(void* handle, int64_t n, int type, void* a, int64_t count, void* device, size_t bytes, int* info) {
+  const int status = lend(handle, device, bytes, 0);
+  return status ? status : call_potrf_many(type, handle, n, a, info, count);
 }
 
 int lanes_of(int device) {

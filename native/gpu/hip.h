@@ -11,6 +11,7 @@
 // rocSOLVER and rocBLAS for one type: l is the letter; `orgqr`, `ormqr`, `syev` and `syrk` are what the libraries call them.
 #define LAPWING_HIP_TYPE(X, l, orgqr, ormqr, syev, syrk, Element, Real)                                                 \
   X(solver, l##potrf, "rocsolver_" #l "potrf", int, (void*, int, int, Element*, int, int*))                             \
+  X(solver, l##potrf_many, "rocsolver_" #l "potrf_strided_batched", int, (void*, int, int, Element*, int, int64_t, int*, int)) \
   X(solver, l##syevd, "rocsolver_" #l #syev "d", int, (void*, int, int, int, Element*, int, Real*, Real*, int*))        \
   X(many_solver, l##syevd_many, "rocsolver_" #l #syev "d_strided_batched", int,                                         \
     (void*, int, int, int, Element*, int, int64_t, Real*, int64_t, Real*, int64_t, int*, int))                          \
@@ -129,6 +130,10 @@ constexpr int COPY_ON_DEVICE = 3;
 
 // Fills the rows of `library` from an opened file of it. "", or which function it lacks.
 std::string fill(Library library, void* handle, Table* table);
+
+// Cholesky factors, in the lower triangle, of `count` matrices of order n that follow each other; NVIDIA's table has no row for them.
+int potrf_many_size(void* handle, int64_t n, int type, int64_t count, size_t* device);
+int potrf_many(void* handle, int64_t n, int type, void* a, int64_t count, void* device, size_t bytes, int* info);
 
 // Properties of a device without a row in NVIDIA's table.
 int lanes_of(int device);                      // of a wave: 64 or 32

@@ -344,3 +344,10 @@ def test_gpu_pod(library, dtype):
         assert np.abs(pod.sigma - s[:5]).max() < 100 * eps * s[0]
         modes = arrays.to_host(pod.modes()).astype(float)
         assert np.abs(modes @ modes.T - np.eye(5)).max() < 1000 * eps
+
+
+@pytest.mark.parametrize(("kind", "hint"), [(2, "pip install cupy-cuda13x"), (10, "install a build of CuPy or torch for ROCm")])
+def test_no_library_for_a_gpu(monkeypatch, kind, hint):
+    monkeypatch.setattr(arrays, "_for_gpus", lambda: None)
+    with pytest.raises(TypeError, match=f"hint: {hint}"):
+        arrays.choose_library(Memory(64, (2,), (1,), np.dtype("f4"), (kind, 0), True))

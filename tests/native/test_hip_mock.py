@@ -66,6 +66,20 @@ def test_cholesky(child, dtype):
     assert "shared memory" in told["text"] or "n up to 128" in told["text"]
 
 
+def test_batches(child):
+    """Many factors at once; what fails is named by its place in the batch."""
+    code = """
+    check("float64", 5, 100, "rocsolver")
+    a, _ = problem("complex64", 4, 40)
+    a[2, 17, 17] = -1
+    tell(info=cholesky(a, "rocsolver")[1].tolist())
+    """
+    calls, told = child(code)
+    assert told["info"] == [0, 0, 18, 0]
+    used = {c["call"] for c in calls if "potrf" in c["call"]}
+    assert used == {f"rocsolver_{letter}potrf_strided_batched" for letter in "dc"}
+
+
 test_finite = cuda.test_finite
 test_empty_batches_touch_no_driver = cuda.test_empty_batches_touch_no_driver
 test_two_processes_fill_the_cache = cuda.test_two_processes_fill_the_cache
@@ -272,7 +286,7 @@ def test_no_two_streams_share_a_handle(child):
         check("float64", 2, 40, "rocsolver", stream=s)
     """
     calls, _ = child(code)
-    used = {(c["handle"], c["stream"]) for c in named(calls, "rocsolver_dpotrf")}
+    used = {(c["handle"], c["stream"]) for c in named(calls, "rocsolver_dpotrf_strided_batched")}
     assert len(used) == len({handle for handle, _ in used}) == len({stream for _, stream in used}) == 2
 
 
@@ -333,6 +347,26 @@ def test_absent_library(libraries, child, tmp_path, name, engine, said):
         pytest.skip(f"{name} is installed on this machine")
     assert said in told["text"] or name == "libhiprtc", told["text"]
     assert told["missing"][engine]
+
+
+def test_engines_that_turn_to_the_solver(libraries, child, tmp_path):
+    """Without it they are refused before anything is computed, and lapwing info says why."""
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for library in libraries.iterdir():
+        if not library.name.startswith("librocsolver"):
+            (folder / library.name).symlink_to(library)
+    code = """
+    import lapwing as lw
+    from lapwing.core.problem import Problem
+    import lapwing.planner as planner
+    tell(mixed=planner.refusal("mixed", Problem("solve", "float64", 1, 600, device="cuda", columns=1, pos=True)),
+         missing={e.name: e.missing for e in lw.engines()})
+    """
+    _, told = child(code, LAPWING_HIP_PATH=folder, MOCK_LIBRARIES=folder, ROCM_PATH=tmp_path)
+    assert "librocsolver.so was not found" in told["mixed"]
+    assert all("librocsolver.so" in told["missing"][name] for name in ("rocsolver", "mixed", "tall"))
+    assert not told["missing"]["krylov"]
 
 
 def test_xla_calls(child):

@@ -84,6 +84,11 @@ def _with_blas(device: str) -> str:
     return lapack.missing() if device == "cpu" else _missing_library("blas", "nvidia-cublas")
 
 
+def _with_solver(device: str) -> str:
+    """The library's direct routine stands behind the engine on a GPU."""
+    return _with_blas(device) or (_missing_library("solver", "nvidia-cusolver") if device == "cuda" else "")
+
+
 _SIMD = "SIMD across the batch, threads over it"
 _LEAST_SQUARES = "by A^H A where the condition allows it, else by QR or the SVD"
 _LARGE = "a thread, warp or block per matrix; large ones"
@@ -136,7 +141,7 @@ ENGINES: dict[str, Engine] = {
             lambda device: _missing_solver("rocsolver", "AMD"),
             special={
                 "lstsq": "GPUs of AMD; " + _LEAST_SQUARES,
-                **dict.fromkeys(("eigh", "eigvalsh"), "GPUs of AMD; 32-bit sizes; batches together"),
+                **dict.fromkeys(("cholesky", "eigh", "eigvalsh"), "GPUs of AMD; 32-bit sizes; batches together"),
             },
         ),
         Engine(
@@ -152,14 +157,14 @@ ENGINES: dict[str, Engine] = {
                 "cpu": "general and positive definite; refined to full accuracy, else the direct routine",
                 "cuda": "positive definite; refined to full accuracy, else the direct routine",
             },
-            _with_blas,
+            _with_solver,
             dtypes=("float64", "complex128"),
         ),
         Engine(
             "tall",
             "our Cholesky QR for tall and narrow matrices",
             dict.fromkeys(DEVICES, "a few passes over the rows, else the direct routine"),
-            lambda device: lapack.missing() or _with_blas(device),
+            lambda device: lapack.missing() or _with_solver(device),
         ),
         Engine(
             "reference",

@@ -46,6 +46,14 @@ EXPORT int rocsolver_get_version_string(char* text, size_t size) { return std::s
     *info = int(factor_lower<T>(n, [=](int64_t i, int64_t j) -> T& { return a[j * lda + i]; }, false));                           \
     return 0;                                                                                                                     \
   }                                                                                                                               \
+  EXPORT int rocsolver_##l##potrf_strided_batched(void* handle, int fill, int n, T* a, int lda, int64_t stride, int* info,         \
+                                                  int count) {                                                                    \
+    ROC_ENTER((64 * n + 40) * count, fill == 122 && n >= 1 && lda >= n && stride >= int64_t(lda) * n && count >= 1);              \
+    ROC_POINTERS(a, info);                                                                                                        \
+    for (int m = 0; m < count; m++)                                                                                               \
+      info[m] = int(factor_lower<T>(n, [=](int64_t i, int64_t j) -> T& { return a[m * stride + j * lda + i]; }, false));           \
+    return 0;                                                                                                                     \
+  }                                                                                                                               \
   EXPORT int rocsolver_##l##syev##d_strided_batched(void* handle, int evect, int fill, int n, T* a, int lda, int64_t a_stride,    \
                                                    RealOf<T>::type* d, int64_t d_stride, RealOf<T>::type* e, int64_t e_stride,    \
                                                    int* info, int count) {                                                       \

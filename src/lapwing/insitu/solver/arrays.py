@@ -34,10 +34,8 @@ def choose_library(memory: Memory) -> str:
     library = _for_gpus()
     if library is not None:
         return library
-    raise TypeError(
-        f"insitu: a field is on {memory.device_in_words}, and no array library for it is installed"
-        "\nhint: pip install cupy-cuda13x"
-    )
+    hint = "install a build of CuPy or torch for ROCm" if memory.device[0] == ROCM else "pip install cupy-cuda13x"
+    raise TypeError(f"insitu: a field is on {memory.device_in_words}, and no array library for it is installed\nhint: {hint}")
 
 
 @cache
