@@ -93,7 +93,7 @@ def test_array_interface_of_a_gpu():
     class Device:
         id = 3
 
-    assert memory_of_array(Interface(a, device=Device())).place == "CUDA device 3"
+    assert memory_of_array(Interface(a, device=Device())).device_in_words == "CUDA device 3"
     assert memory_of_array(Interface(a, strides=(8, 16))).column_major
     with pytest.raises(TypeError, match="the array is masked"):
         memory_of_array(Interface(a, mask=a))

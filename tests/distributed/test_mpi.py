@@ -64,7 +64,7 @@ def test_what_32_bits_cannot_count_is_refused(monkeypatch):
         (100000, small, scalapack.potrf, True),
     ):
         monkeypatch.setattr(scalapack, "library", lambda _, library=library: library)
-        monkeypatch.setattr(scalapack, "_whole", lambda a: ())
+        monkeypatch.setattr(scalapack, "_matrix", lambda a: ())
         layout = Layout.cyclic((n, n), 64, (2, 2))
         blocks = scalapack.Blocks(np.empty((0, 0)), layout, layout, SimpleNamespace(MPI=None, rank=0))
         with pytest.raises(MemoryError if refused else Reached, match="counts in 32 bits" if refused else None):
