@@ -108,7 +108,9 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     # the device of a JAX array on several of them is its sharding, and JAX lets two shardings of the same devices meet
     several = [getattr(each, "device_set", None) for each in devices]
     if str(devices[0]) != str(devices[1]) and (None in several or several[0] != several[1]):
-        raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}\nhint: move one")
+        raise TypeError(
+            f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}\nhint: move one of them"
+        )
     return a, b
 
 
