@@ -15,7 +15,7 @@ from ..core import packs
 from ..core.native import AUTO, how_to_build, missing_reason, native
 from ..core.plan import bytes_in_words
 from .kernel_calls import GPUS, common_kernels
-from .progress import Progress, Waiting
+from .progress import MINUTE, Progress, Waiting
 from .usage import UsageError, check_output, check_positive, parse_words, program, sentence
 
 _ARCHITECTURES = tuple(f"sm_{code}" for code in GPUS)
@@ -100,7 +100,7 @@ def _build(path: Path, architecture: int, wanted: list[tuple[str, str]], jobs: i
     missing = [(key, *kernel, f"sm_{architecture}") for key, kernel in keys.items() if key not in kept]
     print(f"sm_{architecture}: {len(keys)} kernels, {len(kept)} of them in {path} already", flush=True)
     failed = []
-    progress = Progress(len(missing))
+    progress = Progress(len(missing), every=MINUTE)
     # fresh processes: this one may hold threads and libraries that a copy of it would not survive
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     try:

@@ -27,15 +27,18 @@ class Line:
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr or io.StringIO()  # stderr may be closed
         self.terminal = self.stream.isatty()
+        self._shown = False
 
     def show(self, text: str) -> None:
         if self.terminal:
+            self._shown = True
             width = shutil.get_terminal_size().columns - 1  # a longer one would wrap, and could not be removed
             self.stream.write(f"\r\x1b[K{text[:width]}")
             self.stream.flush()
 
     def clear(self) -> None:
-        if self.terminal:
+        if self._shown:
+            self._shown = False
             self.stream.write("\r\x1b[K")
             self.stream.flush()
 

@@ -230,7 +230,7 @@ def run_merge(options: argparse.Namespace) -> int:
     _check_libraries("merge", *options.libraries)
     with Waiting("merging the libraries"):
         ledger = merge(options.libraries, options.output, policy=options.policy)
-    print(*ledger, sep="\n")
+    print(*ledger, sep="\n", end="\n" * bool(ledger))
     print_path("library", options.output)
     return 0
 
