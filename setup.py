@@ -5,6 +5,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
+from sysconfig import get_platform
 from typing import Any
 
 from setuptools import Extension, setup
@@ -24,6 +25,8 @@ COMPILE = [
     "-Wextra",
     "-g0",
 ]
+if "aarch64" in get_platform():
+    COMPILE.append("-Wno-psabi")  # notes about calls that never leave the library
 # The C++ library is linked in, and hidden: its symbols must not reach other libraries of the process.
 EXPORTS = "native/exports.map"
 STATIC = ["-Wl,-s", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl"]

@@ -64,6 +64,7 @@ def main() -> None:
     PAGE.write_text(filled(PAGE.read_text(), tables))
     INSITU_PAGE.write_text(filled(INSITU_PAGE.read_text(), insitu))
     draw_gpu(batched, single)
+    draw_start(batched)
     draw_eigh([row for data in eigh for row in data["rows"]])
     draw_cpu(cpu)
 
@@ -384,6 +385,43 @@ def draw_gpu(batched: dict[str, Any], single: dict[str, Any]) -> None:
         bars(axes[1], single["rows"], ratio)
         axes[1].set_title("one matrix")
         axes[1].tick_params(labelleft=True)
+
+
+def draw_start(batched: dict[str, Any]) -> None:
+    """The one picture of the start page: large type, so that it can be read on a telephone too."""
+    from matplotlib.figure import Figure
+
+    rows = [r for r in batched["rows"] if r["batch"] >= 100 and r["dtype"] in COLOURS]
+    orders = sorted({(r["n"], r["batch"]) for r in rows})
+    figure = Figure(figsize=(8.4, 4.6))
+    axes = figure.add_axes((0.02, 0.16, 0.96, 0.62))
+    for place, (dtype, colour) in enumerate({"float32": "#2a9d8f", "float64": "#264653"}.items()):
+        some = [r for r in rows if r["dtype"] == dtype]
+        ratios = [min(peers(r).values()) / ours(r)[1] for r in some]
+        x = [orders.index((r["n"], r["batch"])) + 0.42 * place - 0.21 for r in some]
+        drawn = axes.bar(x, [ratio - 1 for ratio in ratios], 0.4, bottom=1, color=colour, label=dtype)
+        axes.bar_label(drawn, [f"{ratio:.{0 if ratio >= 9.95 else 1}f}x" for ratio in ratios], fontsize=9.5, padding=2)
+    axes.set_yscale("log")
+    axes.axhline(1, color="#e76f51", linewidth=2)
+    axes.set_yticks([])
+    axes.minorticks_off()
+    axes.set_xticks(range(len(orders)), [f"{n} x {n}\n{batch:,}" for n, batch in orders], fontsize=9)
+    axes.tick_params(length=0)
+    axes.margins(x=0.01, y=0.12)
+    axes.spines[:].set_visible(False)
+    axes.legend(frameon=False, loc="upper right", fontsize=12)
+    figure.text(0.02, 0.925, "Cholesky factors of many matrices on one H200", fontsize=18, fontweight="bold", color="#264653")
+    words = "how many times faster lapwing is than the best of PyTorch, JAX and CuPy"
+    figure.text(0.02, 0.855, words, fontsize=11, color="#555555")
+    figure.text(
+        0.98,
+        0.03,
+        "order of the matrices, and how many are factored in one call; logarithmic scale, the line is equal speed",
+        fontsize=10,
+        color="#555555",
+        ha="right",
+    )
+    figure.savefig(IMAGES / "start.png", dpi=150)
 
 
 def draw_eigh(rows: list[dict[str, Any]]) -> None:

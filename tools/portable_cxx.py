@@ -4,6 +4,8 @@ g++ compiles, because with clang the kernels for AVX2 and AVX-512 are left out (
 that g++ links needs the glibc of this machine, while zig carries the symbol tables of older ones.
 
     CXX="python tools/portable_cxx.py" pip wheel .
+
+LAPWING_MACHINE=aarch64 compiles for that machine, with Debian's cross compiler.
 """
 
 import os
@@ -14,6 +16,8 @@ import tempfile
 from pathlib import Path
 
 GLIBC = os.environ.get("LAPWING_GLIBC", "2.28")
+MACHINE = os.environ.get("LAPWING_MACHINE", platform.machine())
+COMPILER = "g++" if platform.machine() == MACHINE else f"{MACHINE}-linux-gnu-g++"
 # What libstdc++.a and its headers take from a newer glibc. The variable says "other threads
 # may run", which is always safe.
 MISSING = """
@@ -32,12 +36,12 @@ DROPPED += ("-Wl,-O", "-Wl,-Bsymbolic", "-L/usr/lib", "-L/lib")
 
 
 def archive(option: str) -> str:
-    return subprocess.run(["g++", option], check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+    return subprocess.run([COMPILER, option], check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
 
 def link(arguments: list[str]) -> None:
     zig = [sys.executable, "-m", "ziglang"]
-    target = ["-target", f"{platform.machine()}-linux-gnu.{GLIBC}"]
+    target = ["-target", f"{MACHINE}-linux-gnu.{GLIBC}"]
     output = arguments[arguments.index("-o") + 1]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "missing.c"
@@ -63,4 +67,4 @@ if __name__ == "__main__":
         except subprocess.CalledProcessError as error:
             sys.exit(error.returncode)
     else:
-        os.execvp("g++", ["g++", *sys.argv[1:]])
+        os.execvp(COMPILER, [COMPILER, *sys.argv[1:]])

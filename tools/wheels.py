@@ -1,6 +1,7 @@
 """Builds dist/: an sdist, and from it one wheel for every Python from 3.11 on; then tries the wheel in empty environments.
 
     python tools/wheels.py [--dist FOLDER] [--test-only] [--python python3.12 ...] [--beside torch jax ...]
+    python tools/wheels.py --dist FOLDER --machine aarch64    # needs Debian's g++-aarch64-linux-gnu
 
 Where zig is installed (pip: ziglang) it links the wheel for glibc 2.28; elsewhere g++ links it for the glibc of this machine.
 auditwheel finds the oldest glibc that will do and puts it into the file's name. Kernel packs made by `make kernels` go into the
@@ -9,6 +10,7 @@ wheel, not into the sdist.
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -28,7 +30,7 @@ def run(*command: object, **options: object) -> None:
     subprocess.run([str(c) for c in command], check=True, **options)
 
 
-def build(folder: Path, dist: Path) -> None:
+def build(folder: Path, dist: Path, machine: str) -> None:
     for old in [*dist.glob("lapwing-*.tar.gz"), *dist.glob("lapwing-*.whl")]:
         old.unlink()  # the folder holds what this call made
     # an egg-info that lies in src/ from an earlier build would add the files that it lists
@@ -43,6 +45,15 @@ def build(folder: Path, dist: Path) -> None:
     environment = {**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w"}
     if find_spec("ziglang"):
         environment["CXX"] = f"{sys.executable} {ROOT / 'tools' / 'portable_cxx.py'}"
+    if machine != platform.machine():
+        compiler = environment.get("CXX", f"{machine}-linux-gnu-g++")
+        environment |= {
+            "LAPWING_MACHINE": machine,
+            "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
+            "CC": compiler,
+            "CXX": compiler,
+        }
+        environment |= {"LDSHARED": f"{compiler} -shared", "LDCXXSHARED": f"{compiler} -shared"}
     raw = folder / "raw"
     run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", raw, cwd=source, env=environment)
     (wheel,) = raw.glob("*.whl")
@@ -74,12 +85,13 @@ def test(folder: Path, dist: Path, python: str, beside: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="build and try the wheel")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="folder of the sdist and the wheel")
+    parser.add_argument("--machine", default=platform.machine(), help="aarch64: cross compile, do not try it")
     parser.add_argument("--test-only", action="store_true", help="try the wheel that is there already")
     parser.add_argument("--python", nargs="*", default=[sys.executable], help="interpreters to try the wheel with")
     parser.add_argument("--beside", nargs="*", default=[], help="packages to install first, for example torch jax")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not options.test_only:
-            build(Path(folder), options.dist.resolve())
-        for python in options.python:
+            build(Path(folder), options.dist.resolve(), options.machine)
+        for python in options.python if options.machine == platform.machine() else ():
             test(Path(folder), options.dist.resolve(), python, options.beside)

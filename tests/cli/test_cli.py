@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -22,6 +24,7 @@ from lapwing.bench.record import Grid
 from lapwing.bench.table import UNSTEADY
 from lapwing.cli import bench as bench_command
 from lapwing.cli import launch as launch_command
+from lapwing.cli import progress
 from lapwing.cli import record as record_command
 from lapwing.cli.progress import Progress
 from lapwing.cli.usage import program
@@ -138,7 +141,7 @@ def test_bench_writes_json_and_plot(tmp_path, capsys):
     assert [line.split()[:3] for line in table] == [
         ["float32", "5", "3"], ["float32", "20", "3"], ["float64", "5", "3"], ["float64", "20", "3"],
     ]  # fmt: skip
-    assert "4/4 cholesky float64 n=20 batch=3" in shown.err
+    assert not shown.err  # progress is for terminals
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     data = json.loads((tmp_path / "out.json").read_text())
     assert data["command"].startswith("lapwing bench cholesky --sizes 5,20") and data["date"]
@@ -309,24 +312,45 @@ def test_demo(monkeypatch, tmp_path, capsys):
         assert (tmp_path / "lapwing-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
-    class Terminal:
-        def __init__(self, yes):
-            self.yes, self.text = yes, ""
+class Terminal(io.StringIO):
+    def __init__(self, yes):
+        super().__init__()
+        self.yes = yes
 
-        def isatty(self):
-            return self.yes
+    def isatty(self):
+        return self.yes
 
-        def write(self, text):
-            self.text += text
+    text = property(io.StringIO.getvalue)
 
-        def flush(self):
-            pass
 
-    for yes, expected in ((True, "\r\x1b[K[" + "." * 24 + "] 1/2 a"), (False, "1/2 a\n")):
-        stream = Terminal(yes)
-        Progress(2, stream).step("a")
+def test_progress_is_a_bar_on_a_terminal_and_silent_elsewhere():
+    for terminal, every, expected in (
+        (True, None, "\r\x1b[K[" + "." * 24 + "] 1/2 a"),
+        (False, None, ""),
+        (False, 0.0, "1/2 a\n"),
+    ):
+        stream = Terminal(terminal)
+        Progress(2, stream, every=every).step("a")
         assert stream.text == expected
+
+
+def test_a_long_name_does_not_wrap(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal(True)
+    Progress(2, stream).step("x" * 200)
+    assert len(stream.text) == len("\r\x1b[K") + 39
+
+
+def test_a_step_that_takes_long_shows_its_seconds(monkeypatch):
+    monkeypatch.setattr(progress, "_PATIENCE", 0.01)
+    for terminal in (True, False):
+        stream = Terminal(terminal)
+        with progress.Waiting("drawing", stream):
+            deadline = time.monotonic() + 10
+            while terminal and "drawing" not in stream.text and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert ("\r\x1b[Kdrawing ... 0 s" in stream.text) == terminal
+        assert stream.text.endswith("\r\x1b[K") == terminal
 
 
 def test_a_closed_pipe_is_no_error():

@@ -22,7 +22,7 @@ def test_versions_agree():
     changes = re.findall(r"^## \[(.+?)\] - (.+)$", read("CHANGELOG.md"), re.MULTILINE)
     assert changes[0][0] == VERSION
     assert yaml.safe_load(read("CITATION.cff"))["version"] == VERSION
-    assert f'{{% set version = "{VERSION}" %}}' in read("conda/recipe/meta.yaml")
+    assert f'version: "{VERSION}"' in read("conda/recipe/recipe.yaml")
 
 
 def test_changelog_has_the_usual_sections():

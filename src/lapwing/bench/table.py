@@ -43,7 +43,7 @@ class Table:
         waited = f"{seconds_in_words(min(row.lapwing.waited, default=None)):>9}" if self.on_gpu else ""
         cells = (
             f"{left}{_cell(row.lapwing):>9}{seconds_in_words(row.lapwing.median):>9}"
-            f"{row.gflops or 0:>8.3g}{row.gbytes or 0:>8.3g}{waited}"
+            f"{_rate(row.gflops):>8}{_rate(row.gbytes):>8}{waited}"
             f"{times_in_words(row.speedup):>8}{times_in_words(row.over_floor):>9}"
         )
         by_name = {t.name: t for t in (*row.ours[1:], *row.peers)}
@@ -79,6 +79,11 @@ def seconds_in_words(seconds: float | None) -> str:
         if seconds >= 0.9995 * scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 999.5 * scale else f"{seconds / scale:.0f} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def _rate(value: float | None) -> str:
+    """At most six characters, so that columns keep a space between them."""
+    return "<0.001" if 0 < (value or 0) < 0.001 else f"{value or 0:.3g}" if (value or 0) < 999.5 else f"{value or 0:.0f}"
 
 
 def _trouble(row: Row) -> str:

@@ -83,7 +83,7 @@ def _race(sizes: tuple[tuple[int, int], ...], say: Say) -> list[Row]:
     entries = [Entry("lapwing", "numpy", "auto"), Entry("numpy", "numpy")]
     cases = [Case(n, batch, dtype) for n, batch in sizes for dtype in ("float32", "float64")]
     say(f"{'matrices':>20}  {'dtype':8} {'NumPy':>9} {'lapwing':>9} {'faster':>8}")
-    progress = Progress(len(cases), quiet=True)
+    progress = Progress(len(cases))
     rows: list[Row] = []
     begun = monotonic()
     for case in cases:

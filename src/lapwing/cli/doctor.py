@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
 from ..bench.environment import gpus_here, how_to_get, installed_version
+from ..bench.library import silenced
 from ..core import packs
 from ..core.engines import is_amd, library_engine, missing_gpu
 from ..core.native import how_to_build, missing_reason, native
 from ..core.settings import cache_folder, cache_path
 from ..planner import ALL
+from .progress import Waiting
 
 
 class Finding(NamedTuple):
@@ -66,12 +71,20 @@ def _framework(name: str) -> Finding:
     if not version:
         return Finding(name, None, "not installed", how_to_get(name))
     try:
-        module = importlib.import_module(name)
+        module = _imported(name)
     except Exception as error:  # whatever a broken installation raises
         again = " --force-reinstall" if how_to_get(name).startswith("pip") else " again"
         return Finding(name, False, f"{version} does not import: {str(error).splitlines()[0]}", f"{how_to_get(name)}{again}")
     rocm = getattr(getattr(module, "version", None), "hip", None)
     return Finding(name, True, f"{version}{f', built for ROCm {rocm}' if rocm else ''}")
+
+
+def _imported(name: str) -> ModuleType:
+    """What a library prints while it is imported is not shown between the lines of the doctor."""
+    if sys.stderr is None:  # it was closed
+        return importlib.import_module(name)
+    with open(os.dup(2), "w") as stderr, Waiting(f"importing {name}", stderr), silenced():
+        return importlib.import_module(name)
 
 
 def _gpu() -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .progress import Progress
+from .progress import Progress, Waiting
 from .usage import UsageError, program
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -74,10 +74,8 @@ def _compiled(folder: Path) -> list[Any] | None:
         library = [f"-I{PACKAGE / 'insitu' / 'include'}", f"-L{PACKAGE}", f"-Wl,-rpath,{PACKAGE}", "-llapwing_insitu"]
         command = [*compiler, *flags, *library]
         print(f"$ {_shown(command)}", flush=True)
-        progress = Progress(1, quiet=True)
-        progress.step("compiling")
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        progress.clear()
+        with Waiting("compiling"):
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if done.returncode == 0:
             return [folder / "burgers"]
         reason = f"the compiler failed:\n{done.stderr.strip()}"
@@ -149,7 +147,7 @@ class _Bar:
         from ..insitu.live.reader import Reader
 
         self._reader = Reader(folder)
-        self._progress = Progress(STEPS, quiet=True)
+        self._progress = Progress(STEPS)
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True) if self._progress.terminal else None

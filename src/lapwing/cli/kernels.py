@@ -12,10 +12,10 @@ from pathlib import Path
 
 from .._version import __version__
 from ..core import packs
-from ..core.native import AUTO, missing_reason, native
+from ..core.native import AUTO, how_to_build, missing_reason, native
 from ..core.plan import bytes_in_words
 from .kernel_calls import GPUS, common_kernels
-from .progress import Progress
+from .progress import MINUTE, Progress, Waiting
 from .usage import UsageError, check_output, check_positive, parse_words, program, sentence
 
 _ARCHITECTURES = tuple(f"sm_{code}" for code in GPUS)
@@ -48,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run_build(options: argparse.Namespace) -> int:
     check_positive(options, "jobs")
     if native is None:
-        raise UsageError(f"kernels build: {missing_reason}")
+        raise UsageError(f"kernels build: {missing_reason}\nhint: {how_to_build()}")
     names = parse_words(options.arch, _ARCHITECTURES, "--arch")
     output = _outputs(names, options.output)
     more = _listed(options.list) if options.list else set()
@@ -56,7 +56,8 @@ def run_build(options: argparse.Namespace) -> int:
     status = 0
     for name, path in output.items():
         architecture = int(name.removeprefix("sm_"))
-        wanted = common_kernels(architecture) | more
+        with Waiting(f"{name}: finding the kernels that calls need"):
+            wanted = common_kernels(architecture) | more
         if options.dry:
             print(*(" ".join(kernel) for kernel in sorted(wanted)), sep="\n")
         else:
@@ -99,7 +100,7 @@ def _build(path: Path, architecture: int, wanted: list[tuple[str, str]], jobs: i
     missing = [(key, *kernel, f"sm_{architecture}") for key, kernel in keys.items() if key not in kept]
     print(f"sm_{architecture}: {len(keys)} kernels, {len(kept)} of them in {path} already", flush=True)
     failed = []
-    progress = Progress(len(missing), quiet=True)
+    progress = Progress(len(missing), every=MINUTE)
     # fresh processes: this one may hold threads and libraries that a copy of it would not survive
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     try:

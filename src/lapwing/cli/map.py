@@ -19,7 +19,7 @@ from ..bench.plot import can_plot, plot_map
 from ..bench.record import own_records_writable, records_of, write_record
 from ..bench.report import command_in_words, make_report, read_report, write_report
 from ..core.native import how_to_build, native
-from .progress import Progress
+from .progress import MINUTE, Progress, Waiting
 from .usage import UsageError, check_positive, parse_dtypes, parse_words
 
 MAP_OPTIONS = ("ops", "part", "save", "merge", "seconds")
@@ -111,7 +111,7 @@ def run_map(options: argparse.Namespace, library: str, free: Callable[[], int | 
     def report(rows: Sequence[Row], left_out: Sequence[str]) -> Report:
         return make_report(rows, notes=notes, command=command, left_out=left_out)
 
-    progress, saved = Progress(len(cases)), perf_counter()
+    progress, saved = Progress(len(cases), every=MINUTE), perf_counter()
 
     def done(rows: Sequence[Row], left_out: Sequence[str]) -> None:
         nonlocal saved
@@ -170,7 +170,8 @@ def _conclude(options: argparse.Namespace, report: Report, path: Path) -> int:
     print(f"wrote {path}")
     if report.rows and can_plot():
         picture = path.with_suffix(".png")
-        plot_map(report, picture, map_title(report))
+        with Waiting("drawing the picture"):
+            plot_map(report, picture, map_title(report))
         print(f"wrote {picture}")
     elif report.rows:
         print(f"no picture: matplotlib is not installed\nhint: {HOW_TO_GET['matplotlib']}")

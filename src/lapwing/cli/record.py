@@ -18,7 +18,7 @@ from ..bench.record import (
     write_record,
 )
 from ..core.records import Record, rules_of
-from .progress import Progress
+from .progress import MINUTE, Progress
 from .usage import UsageError, check_output
 
 
@@ -57,7 +57,7 @@ def _measure(options: argparse.Namespace, library: str, operation: str, hardware
     grid = grid_for(options.device, quick=options.quick, operation=operation)
     cases = grid.cases(options.device)
     print(f"{len(cases)} points on {hardware}, about {grid.seconds:.0f} s at most")
-    progress = Progress(len(cases))
+    progress = Progress(len(cases), every=MINUTE)
     try:
         rows = measure_record(grid, options.device, library, repeat=options.repeat, step=lambda case: progress.step(str(case)))
     except WrongAnswer as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import counted
 from . import tune_amd
+from .progress import Waiting
 from .tune_output import (
     Live,
     parse_budget,
@@ -149,7 +150,8 @@ def run_configure(options: argparse.Namespace) -> int:
 def _understood(options: argparse.Namespace) -> Log:
     from ..tune.readers import read
 
-    log = read(*options.log, ranks=options.ranks)
+    with Waiting("reading the log"):
+        log = read(*options.log, ranks=options.ranks)
     print_problems(log, everything=options.all)
     if not log.calls:
         raise UsageError("tune: no product was found\nhint: lapwing tune read --help lists the logs that are understood")
@@ -201,7 +203,9 @@ def run_report(options: argparse.Namespace) -> int:
     from ..tune.validate import pages
 
     _check_configured(options.workdir)
-    print_path("report", pages.write(options.workdir))
+    with Waiting("drawing the pictures"):
+        report = pages.write(options.workdir)
+    print_path("report", report)
     return 0
 
 
@@ -214,7 +218,8 @@ def run_export(options: argparse.Namespace) -> int:
     from ..tune import export
 
     _check_libraries("export", options.library)
-    exported = export(options.library, options.format, options.output)
+    with Waiting("writing the files"):
+        exported = export(options.library, options.format, options.output)
     print(exported)
     return 0 if exported.written else 1  # a script must not look for a file that was not written
 
@@ -223,7 +228,9 @@ def run_merge(options: argparse.Namespace) -> int:
     from ..tune import merge
 
     _check_libraries("merge", *options.libraries)
-    print(*merge(options.libraries, options.output, policy=options.policy), sep="\n")
+    with Waiting("merging the libraries"):
+        ledger = merge(options.libraries, options.output, policy=options.policy)
+    print(*ledger, sep="\n", end="\n" * bool(ledger))
     print_path("library", options.output)
     return 0
 
@@ -233,7 +240,10 @@ def run_widen(options: argparse.Namespace) -> int:
 
     _check_libraries("widen", options.library)
     until = time.monotonic() + options.budget if options.budget else math.inf
-    count = widen(options.library, device=options.device, until=until, progress=print)
+    lines: list[str] = []
+    with Waiting("trying fewer tokens"):
+        count = widen(options.library, device=options.device, until=until, progress=lines.append)
+    print(*lines, sep="\n", end="\n" * bool(lines))
     print(f"{count} entries are valid for more numbers of tokens than their own")
     return 0
 

@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import counted
+from .progress import Waiting
 from .tune_output import print_configured, print_path, say
 from .usage import UsageError, check_output, sentence
 
@@ -114,7 +115,8 @@ def run_gather(options: argparse.Namespace) -> int:
     from ..tune.amd.files import gather
 
     _check_workdir(options.workdir)
-    gathered = gather(options.workdir, options.tunings, options.output)
+    with Waiting("merging the kernels"):
+        gathered = gather(options.workdir, options.tunings, options.output)
     print(gathered)
     for path in gathered.paths:
         print_path("library logic", path)
@@ -176,7 +178,8 @@ def _trim_kept(libs: Path, library: Path, kept: list[Any]) -> None:
         print(f"no library logic in {libs}, so none is written; lapwing tune amd gather writes it")
         return
     clear_own(library)  # of an earlier comparison
-    written, missing = trim(libs, library, kept)
+    with Waiting("choosing the kernels"):
+        written, missing = trim(libs, library, kept)
     note_own(library, written)
     for path, sizes in written.items():
         print_path("library logic", f"{path} ({counted(len(sizes), 'size')})")
@@ -216,9 +219,10 @@ def run_override(options: argparse.Namespace) -> int:
 def run_merge(options: argparse.Namespace) -> int:
     from ..tune.amd.files import merge_folders
 
-    merged = merge_folders(
-        options.base, options.new, options.output, force=options.force_merge == "True", no_efficiency=options.no_eff
-    )
+    with Waiting("merging the kernels"):
+        merged = merge_folders(
+            options.base, options.new, options.output, force=options.force_merge == "True", no_efficiency=options.no_eff
+        )
     for name, result in merged.items():
         if result is None:
             print(f"{name}: copied, since {options.base} has no file of this name")
@@ -242,7 +246,8 @@ def run_trim(options: argparse.Namespace) -> int:
         _print_problems(options.results, [(problem.line, problem.reason) for problem in log.problems])
         if not (kept := [call.gemm for call in log.calls]):
             raise UsageError(f"tune amd trim: {options.results} has no product\nhint: name W/results/final_results.csv")
-    written, missing = trim(options.logic, options.output, kept)
+    with Waiting("choosing the kernels"):
+        written, missing = trim(options.logic, options.output, kept)
     for path, sizes in written.items():
         print_path("library logic", f"{path} ({counted(len(sizes), 'size')})")
     for gemm in missing:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterable
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import counted
-from .progress import bar
+from .progress import MINUTE, Line, bar
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -86,31 +84,30 @@ def products(log: Log) -> str:
     return f"{counted(len(log.calls), 'product')}, {counted(log.count, 'call')}"
 
 
-class Live:
-    """Shows progress: one line that changes on a terminal, with a bar for "3/12 ..."; elsewhere a line now and then."""
+class Live(Line):
+    """Shows progress: one line that changes on a terminal, with a bar for "3/12 ..."; elsewhere a line a minute."""
 
-    def __init__(self, every: float = 5.0) -> None:
-        self.stream = sys.stderr or io.StringIO()  # stderr may be closed
-        self.terminal = self.stream.isatty()
-        self.every = 0.1 if self.terminal else every
-        self.shown = -math.inf
+    def __init__(self) -> None:
+        super().__init__()
+        self.every = 0.1 if self.terminal else MINUTE
+        self.shown = -math.inf if self.terminal else time.monotonic()
 
     def step(self, what: object) -> None:
         now = time.monotonic()
         if now - self.shown >= self.every:
             self.shown = now
-            width = shutil.get_terminal_size().columns - 1
             text = str(what)
-            if self.terminal and (place := re.match(r"(\d+)/(\d+)\b", text)) and int(place[2]):
+            if (place := re.match(r"(\d+)/(\d+)\b", text)) and int(place[2]):
                 text = f"{bar(int(place[1]) - 1, int(place[2]))} {text}"
-            self.stream.write(f"\r\x1b[K{text[:width]}" if self.terminal else f"lapwing: {what}\n")
-            self.stream.flush()
+            self.show(text)
+            if not self.terminal:
+                self.stream.write(f"lapwing: {what}\n")
+                self.stream.flush()
 
     def clear(self) -> None:
-        self.shown = -math.inf  # the next step is shown at once
         if self.terminal:
-            self.stream.write("\r\x1b[K")
-            self.stream.flush()
+            self.shown = -math.inf  # the next step is shown at once
+        super().clear()
 
 
 def print_path(what: str, path: object) -> None:

@@ -108,7 +108,9 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     # a JAX array on several devices has its sharding as its device, and JAX combines two shardings over the same devices
     device_sets = [getattr(device, "device_set", None) for device in devices]
     if str(devices[0]) != str(devices[1]) and (None in device_sets or device_sets[0] != device_sets[1]):
-        raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}\nhint: move one")
+        raise TypeError(
+            f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}\nhint: move one of them"
+        )
     return a, b
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from ..core.native import AUTO, CUDA, missing_reason, native
+from ..core.native import AUTO, CUDA, how_to_build, missing_reason, native
 from ..core.operation import Operation, Params
 from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
@@ -45,7 +45,7 @@ def sized(a: Any) -> bool:
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     a, *others = arrays
     if native is None:
-        raise RuntimeError(f"{operation.name}: CuPy arrays need the native core, and {missing_reason}")
+        raise RuntimeError(f"{operation.name}: CuPy arrays need the native core, and {missing_reason}\nhint: {how_to_build()}")
     device = a.device
     if operation.elsewhere is not None:
         with device:

@@ -18,7 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..core.lapack import borrow_from_torch
-from ..core.native import AUTO, CPU, CUDA, missing_reason, native, warn_of_numpy
+from ..core.native import AUTO, CPU, CUDA, how_to_build, missing_reason, native, warn_of_numpy
 from ..core.operation import OPERATIONS, Operation, Params, operation_named
 from ..core.problem import ADJOINT, COMPLEX, DTYPES, LENT, OVERWRITE, POS, REAL, UNIT, UPPER, Spec
 from .like_numpy import NumpyNamespace
@@ -171,7 +171,9 @@ def _run(
         others = [_plain(x) for x in others]
     if native is None:
         if a.is_cuda:
-            raise RuntimeError(f"{operation.name}: CUDA tensors need the native core, and {missing_reason}")
+            raise RuntimeError(
+                f"{operation.name}: CUDA tensors need the native core, and {missing_reason}\nhint: {how_to_build()}"
+            )
         warn_of_numpy(missing_reason)
         results = operation.reference(tuple(x.detach().numpy() for x in (a, *others)), params)
         outputs = tuple(torch.from_numpy(np.asarray(x)) for x in results)

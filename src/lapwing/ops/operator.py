@@ -11,7 +11,7 @@ import numpy as np
 from .. import frameworks, planner
 from ..core.checks import check_choice
 from ..core.errors import ConvergenceError, ShapeError
-from ..core.native import DTYPE_CODE, ENGINES, missing_reason, native
+from ..core.native import DTYPE_CODE, ENGINES, how_to_build, missing_reason, native
 from ..core.operation import Operation
 from ..core.problem import REAL
 from ..core.problem import spec as make_spec
@@ -107,9 +107,7 @@ def eigh_of_operator(
 ) -> tuple[Any, ...]:
     """The outputs of the operation, by the Krylov iteration on the products."""
     if a.rmatvec is not None:
-        raise ValueError(
-            f"{name}: an operator with rmatvec is not known to be Hermitian\nhint: svd takes it; or leave rmatvec out"
-        )
+        raise ValueError(f"{name}: an operator with rmatvec is not known to be Hermitian\nhint: use svd, or leave rmatvec out")
     n = a.shape[0]
     for keyword, value in refused.items():
         if value is not None and value is not False:
@@ -131,7 +129,7 @@ def eigh_of_operator(
         matrix = matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
         return as_outputs(function(matrix, subset=subset, on_fail=on_fail))
     if native is None:
-        raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
+        raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}\nhint: {how_to_build()}")
     outputs, converged = _iterate(operation, framework, matvec, a.dtype, (n, first, count, tol), like)
     if converged and not framework.failed(outputs[-1]):
         return outputs
@@ -185,7 +183,7 @@ def svd_of_operator(
         u, s, vh = svd(apply(xp.put(np.eye(n, dtype=a.dtype), like)), on_fail=on_fail)
         return u[:, :count] * 1, s[:count] * 1, vh[:count] * 1
     if native is None:
-        raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
+        raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}\nhint: {how_to_build()}")
 
     def both(x: Any) -> Any:
         above, below = xp.adjoint(apply(x[m:] * 1)), xp.adjoint(apply_adjoint(x[:m] * 1))

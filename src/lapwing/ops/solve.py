@@ -441,7 +441,7 @@ def _solve_from_the_right(framework: Any, a: Any, b: Any, assume: str, options: 
 
 def _check_unit(name: str, unit: Any, assume: Any) -> bool:
     if check_flag(name, "unit", unit) and assume not in ("lower", "upper"):
-        raise ValueError(f'{name}: unit=True goes with assume="lower" and "upper", not {assume!r}')
+        raise ValueError(f'{name}: unit=True goes with assume="lower" or assume="upper", not {assume!r}')
     return bool(unit)
 
 
@@ -571,7 +571,7 @@ def check_mixed(name: str, precision: str, assume: str, dtype: str, engine: str 
             f'{name}: precision="mixed" is the work of engine "mixed", not {engine!r}\nhint: engine="auto" or engine="mixed"'
         )
     if assume not in ("general", "pos"):
-        raise ValueError(f'{name}: precision="mixed" goes with assume="general" and "pos", not {assume!r}')
+        raise ValueError(f'{name}: precision="mixed" goes with assume="general" or assume="pos", not {assume!r}')
     if dtype not in ("float64", "complex128"):
         raise ValueError(f'{name}: precision="mixed" is for float64 and complex128, not {dtype}')
     return True

@@ -114,7 +114,7 @@ def _checked(function: Callable[..., Any], a: Any, b: Any, options: dict[str, An
         )
     if a.out is not None and (request.operation in _SMALL or mode == "r"):
         what = "qr with mode='r'" if mode == "r" else request.operation
-        raise ValueError(f"{name}: out cannot be combined with {what}, which has no large result\nhint: leave out= out")
+        raise ValueError(f"{name}: out cannot be combined with {what}, which has no large result\nhint: call it without out=")
     if request.operation in ("eigh", "eigvalsh"):
         refused = {"b": b is not None, "window": request.window is not None, "certify": request.certify}
         for key in (key for key, used in refused.items() if used):
@@ -122,7 +122,9 @@ def _checked(function: Callable[..., Any], a: Any, b: Any, options: dict[str, An
         if request.subset is None:
             raise ValueError(f"{name}: a hosted matrix needs a subset at one end\nhint: subset=slice(-16, None)")
     if request.full_matrices or mode in ("complete", "raw"):
-        raise ValueError(f"{name}: the result would be as large as the matrix is tall\nhint: leave full_matrices and mode out")
+        raise ValueError(
+            f"{name}: the result would have as many columns as the matrix has rows\nhint: leave out full_matrices and mode"
+        )
     return replace(request, mode="r") if mode == "r" else request
 
 
