@@ -147,6 +147,13 @@ ENGINES: dict[str, Engine] = {
             _with_blas,
         ),
         Engine(
+            "two_stage",
+            "our two-stage eigensolver for one large real symmetric matrix",
+            {"cuda": "by way of a band matrix, with cuBLAS; chosen by name or by a measured record"},
+            lambda device: _missing_library("blas", "nvidia-cublas"),
+            dtypes=("float32", "float64"),
+        ),
+        Engine(
             "mixed",
             "our solver with a factor in lower precision and refinement",
             {
