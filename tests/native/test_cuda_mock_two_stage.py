@@ -1,9 +1,9 @@
-"""The two-stage eigensolver on the CUDA path without a GPU: the device sources run as host code (emulator.h), blocks that wait for each
-other in turns, and the stand-in library computes the products."""
+"""The two-stage eigensolver on the CUDA path without a GPU: the device sources run as host code (emulator.h), blocks that wait
+for each other in turns, and the stand-in library computes the products."""
 
 import pytest
 
-from test_cuda_mock_eigh import child, harness, libraries, named  # noqa: F401
+from test_cuda_mock_eigh import child, harness, libraries  # noqa: F401
 from test_cuda_mock_solve import emulated  # noqa: F401
 
 pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
@@ -13,8 +13,8 @@ KERNELS = {
     "two_stage_back",
 }  # fmt: skip
 
-# Orders without a panel, with a last panel of one and two columns, and with several panels to an update; one block of threads, and
-# more of them than a sweep can follow
+# Orders without a panel, with panels of a few rows, and with several panels to an update; one block of threads, and
+# more of them than sweeps can be under way
 CASES = [
     pytest.param("float64", (1, 2, 3, 31, 65, 66), 2),
     pytest.param("float32", (5, 64, 97, 130), 3),
@@ -30,7 +30,8 @@ def test_answers(child, emulated, dtype, orders, multiprocessors):  # noqa: F811
     for n in {orders}:
         a = hermitian("{dtype}", 2 if n == 31 else 1, n)
         check_eigh(a, "two_stage", n % 2 == 0)
-        check_eigh(a, "two_stage", n % 2 == 1, (n // 2, n - n // 2), vectors=n % 3 == 0)
+        if n < 300:
+            check_eigh(a, "two_stage", n % 2 == 1, (n // 2, n - n // 2), vectors=n % 3 != 0)
         check_eigh(a, "two_stage", n % 2 == 1, vectors=False)
     """
     calls, _ = child(code, **emulated, MOCK_MULTIPROCESSORS=multiprocessors)
@@ -84,7 +85,7 @@ def test_failures(child, emulated):  # noqa: F811
     )
 
 
-def test_only_by_name(child):
+def test_only_by_name(child):  # noqa: F811
     """The planner does not choose it, whatever else is missing, and refuses what it cannot do in words."""
     code = """
     def explained(dtype, n, engine="auto"):

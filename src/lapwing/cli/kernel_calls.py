@@ -99,19 +99,21 @@ _LAPACK_FORM = {("lapack_form.cu", f"-DLW_DTYPE={code} -DLW_UPPER=0 -DLW_V={size
 
 
 def common_kernels(architecture: int) -> set[tuple[str, str]]:
-    return _LAPACK_FORM | {
+    chosen = {
         kernel
         for n in (*_SMALL, *_LARGE)
         for call in calls(n)
         for dtype in DTYPE_CODE
         for gpu in GPUS[architecture]
         for kernel in kernels_for(call, dtype, gpu)
-    } | {
+    }
+    named = {
         kernel
-        for engine, (named, dtypes, shared) in _NAMED.items()
+        for engine, (known_calls, dtypes, shared) in _NAMED.items()
         for gpu in GPUS[architecture]
         if gpu[1] >= shared
-        for call in named
+        for call in known_calls
         for dtype in dtypes
         for kernel in kernels_for(call, dtype, gpu, ENGINES[engine])
     }
+    return _LAPACK_FORM | chosen | named
