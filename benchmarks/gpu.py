@@ -1,7 +1,7 @@
 """The GPU bars: batches, one matrix, a record of the engines, and the same kernels through torch, JAX and CuPy.
 
-    python benchmarks/gpu.py [--only batched|single|record|frameworks|eigh|eigh_record|solve] [--quick] [--seconds 1200]
-                             [--record FILE] [--output FILE] [--device cuda]
+    python benchmarks/gpu.py [--only batched|single|record|frameworks|eigh|eigh_record|solve|two_stage] [--quick]
+                             [--seconds 1200] [--record FILE] [--output FILE] [--device cuda]
 
 Every answer is checked in float64 on the host before its time is printed, and the peers are timed in the same run.
 Exit code: 0, or 1 for a wrong answer or a failed call. With --device cpu the same steps run small, to test this script.
@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -21,19 +23,20 @@ from typing import TypeVar
 # read at JAX's import: otherwise it takes most of the GPU's memory
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+import lapwing as lw
 from lapwing import planner
-from lapwing.bench.case import Case, Entry, Row
+from lapwing.bench.case import Case, Entry, Row, Timing
 from lapwing.bench.environment import environment
-from lapwing.bench.libraries import allow_float64_in_jax
+from lapwing.bench.libraries import allow_float64_in_jax, open_library
 from lapwing.bench.measure import copy_bandwidth, measure, peer_entries, usable_library
 from lapwing.bench.record import RECORDS, Grid, WrongAnswer, grid_for, measure_record, record_of, rule_in_words, write_record
 from lapwing.bench.report import as_json, make_report
 from lapwing.bench.table import Table, seconds_in_words
-from lapwing.core.records import rules_of
+from lapwing.core.records import NEWEST, Record, load_records, rules_of
 
 T = TypeVar("T")
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("batched", "single", "frameworks", "record", "eigh", "eigh_record", "solve")
+_PARTS = ("batched", "single", "frameworks", "record", "eigh", "eigh_record", "solve", "two_stage")
 _BATCHED = (
     (4, 1_000_000), (8, 400_000), (16, 100_000), (32, 50_000), (64, 20_000), (128, 5_000), (256, 1_000), (512, 400),
     (1024, 100), (100, 10), (512, 16),
@@ -102,7 +105,7 @@ def main() -> int:
     for a in absent:
         run.note(f"without {a.name}: {a.reason}")
     steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record, "eigh": _eigh}
-    steps |= {"eigh_record": _eigh_record, "solve": _solve}
+    steps |= {"eigh_record": _eigh_record, "solve": _solve, "two_stage": _two_stage}
     found = {part: steps[part](run) for part in _PARTS if options.only in (None, part)}
     print(f"\nwrote {_write(run, found)} after {perf_counter() - run.begun:.0f} s")
     wrong = [str(row.case) for row in run.rows if row.wrong] + [w for part in found.values() for w in part.get("wrong", [])]
@@ -145,6 +148,8 @@ def _race(run: Run, title: str, cases: list[Case]) -> dict:
 
 def _hopeless(engine: str, case: Case) -> bool:
     """Whether an engine is far too slow: cuSOLVER runs one matrix after the other, and a tile is 64 x 64."""
+    if engine == "two_stage":
+        return case.batch > 1 or case.n < 2048
     return (engine == "cusolver" and case.batch > 16) or (engine == "tiled" and case.n <= 32)
 
 
@@ -323,6 +328,106 @@ def _record(run: Run, operation: str = "cholesky") -> dict:
     rules = [rule_in_words(rule, operation) for rule in rules_of(record)]
     print(f"wrote {path}; the rules that follow:", *rules, sep="\n  ")
     return {"record": str(path), "rules": rules}
+
+
+# ---- one large symmetric matrix in two stages --------------------------------------------------------------------------
+
+_TWO_STAGE = (2048, 4096, 8192, 16384)
+# milliseconds: (operation, dtype, order)
+_TWO_STAGE_GOALS = {
+    ("eigh", "float64", 8192): 300, ("eigh", "float64", 16384): 1300,
+    ("eigh", "float32", 8192): 240, ("eigh", "float32", 16384): 1000,
+    ("eigvalsh", "float64", 8192): 200, ("eigvalsh", "float64", 16384): 600,
+}  # fmt: skip
+# A stage ends with the last kernel that its pattern fits; products in between belong to the stage that comes to its end next.
+_STAGES = (
+    ("to a band", r"two_stage_(panel|mirror|band)"), ("to tridiagonal form", r"two_stage_(chase|diagonals)"),
+    ("spectrum", r"divide_|tridiagonal_values"), ("back to the band", r"two_stage_b(locks|ack)"),
+    ("back to the matrix", r"tridiagonal_give"),
+)  # fmt: skip
+
+
+def _two_stage(run: Run) -> dict:
+    """Engine two_stage against the other engines and torch, its stages, and records that the planner can follow."""
+    on_gpu = run.options.device == "cuda"
+    engines = ("two_stage", "batched", "cusolver") if on_gpu else ("batched", "lapack")
+    torch = [peer for peer in run.peers if peer.name == "torch"]
+    table = Table([*engines, *[peer.name for peer in torch]], on_gpu=run.bandwidth is not None)
+    print(f"\none large symmetric matrix\n{table.header()}")
+    verdicts, stages, records = list[dict](), list[dict](), list[str]()
+    for operation in ("eigh", "eigvalsh"):
+        rows = []
+        for n in _sizes(run, _TWO_STAGE, (64, 200)):
+            for dtype in ("float64", "float32"):
+                case = Case(n, 1, dtype, run.options.device, operation=operation)
+                entries = [Entry(name, run.library, name) for name in engines if not planner.refusal(name, case.problem)]
+                row = run.measure(case, [Entry("lapwing", run.library, "auto"), *entries, *torch], table, limit=12.0)
+                if row is None:
+                    continue
+                rows.append(replace(row, ours=tuple(_with_copy(t) for t in row.ours if t.name != "lapwing")))
+                goal = _TWO_STAGE_GOALS.get((operation, dtype, n))
+                found = next((t.minimum for t in row.ours if t.name == "two_stage"), None)
+                if goal and found:
+                    verdicts.append(_verdict(f"{case}, ms", 1e3 * found, goal, at_most=True))
+                if found:
+                    stages.append({"operation": operation, "dtype": dtype, "n": n, "ms": _stages_of(run, operation, n, dtype)})
+                    print("  " + ", ".join(f"{stage} {ms:.1f}" for stage, ms in stages[-1]["ms"].items()), flush=True)
+        if any(row.ours for row in rows):
+            record = _extended(record_of(rows, run.options.device, operation))
+            path = (run.options.output or _RESULTS / "gpu.json").parent / f"{record.name}.json"
+            write_record(record, path)
+            records.append(str(path))
+            print(f"wrote {path}; to follow it, copy it to src/lapwing/records")
+    return {"verdicts": verdicts, "stages": stages, "records": records}
+
+
+def _with_copy(timing: Timing) -> Timing:
+    """A record says whether cuSOLVER was the framework's copy or a newer one."""
+    return replace(timing, name=timing.name + NEWEST) if timing.name == "cusolver" and planner.has_newest_solver() else timing
+
+
+def _extended(record: Record) -> Record:
+    """The shipped record of the same hardware, with what was measured now in place of what it had."""
+    points = {(m.dtype, m.n, m.batch): m for m in record.measurements}
+    for shipped in load_records([Path(planner.__file__).parent / "records"]):
+        if shipped.name == record.name:
+            for m in shipped.measurements:
+                key = m.dtype, m.n, m.batch
+                points[key] = replace(m, seconds=m.seconds | points[key].seconds) if key in points else m
+    return replace(record, measurements=tuple(points[key] for key in sorted(points)))
+
+
+def _stages_of(run: Run, operation: str, n: int, dtype: str) -> dict[str, float]:
+    """Milliseconds of GPU work in each stage of one call, as torch's profiler sees it, and of the panels apart."""
+    if run.library != "torch" or run.options.device != "cuda":
+        return {}
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    library = open_library("torch")
+    a = torch.randn(n, n, dtype=getattr(torch, dtype), device="cuda")
+    a += a.mT.clone()
+    call = partial(getattr(lw, operation), a, engine="two_stage")
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    library.tidy()
+    kernels = sorted((e.time_range.start, e.name, e.time_range.elapsed_us()) for e in seen.events())
+    return _by_stage([(name, us) for _, name, us in kernels])
+
+
+def _by_stage(kernels: list[tuple[str, float]]) -> dict[str, float]:
+    """Milliseconds of each stage, from the kernels of a call in order."""
+    ends = [max((i for i, (name, _) in enumerate(kernels) if re.search(pattern, name)), default=-1) for _, pattern in _STAGES]
+    found, begin = {}, 0
+    for (stage, _), end in zip(_STAGES, ends, strict=True):
+        if end >= begin:
+            found[stage] = sum(us for _, us in kernels[begin : end + 1]) / 1e3
+            begin = end + 1
+    found["of which panels"] = sum(us for name, us in kernels if "two_stage_panel" in name) / 1e3
+    return found
 
 
 def _case(run: Run, n: int, batch: int, dtype: str) -> Case:

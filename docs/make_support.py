@@ -52,7 +52,7 @@ AMD = "compiled, emulated, not run on a GPU"
 
 def on_amd(row: Capability) -> str:
     """What is known of this engine on GPUs of AMD."""
-    if row.device == "cpu" or row.engine == "cusolver":
+    if row.device == "cpu" or row.engine in ("cusolver", "two_stage"):  # two_stage needs more shared memory than they have
         return "-"
     if row.engine == "lapack":
         return "on the host"

@@ -13,9 +13,9 @@ enum Op : int32_t {
 };
 enum Dtype : int32_t { F32, F64, C64, C128, N_DTYPES };
 enum Device : int32_t { CPU, CUDA, N_DEVICES };
-enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, MIXED, TALL, ROCSOLVER, N_ENGINES };
+enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, MIXED, TALL, ROCSOLVER, TWO_STAGE, N_ENGINES };
 constexpr const char* ENGINE_NAMES[N_ENGINES] = {"auto", "lapack", "batched", "tiled", "cusolver", "krylov", "mixed", "tall",
-                                                  "rocsolver"};
+                                                  "rocsolver", "two_stage"};
 enum Flag : uint32_t {
   UPPER = 1,           // the triangle that is read, or that the factor fills
   OVERWRITE = 2,       // buffer[0] may be destroyed

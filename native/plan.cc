@@ -28,6 +28,7 @@
 #include "gpu/spectrum.h"
 #include "gpu/svd.h"
 #include "gpu/svd_gram.h"
+#include "gpu/two_stage.h"
 #include "gpu/vendor.h"
 #include "lapack/eig.h"
 #include "lapack/lapack.h"
@@ -147,6 +148,11 @@ std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
   return cuda::eigh_needs_products(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
 }
 
+std::string gpu_two_stage_refuses(const Frame& frame, const Place& place) {
+  const std::string reason = cuda::two_stage_refuses(frame, *place.gpu);
+  return reason.empty() ? needs_products(place) : reason;
+}
+
 std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
   return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
 }
@@ -226,6 +232,8 @@ std::string gpu_lstsq_refuses(const Frame& frame, const Place& place) {
 // ---- which of them is fastest, where nothing was measured ----------------------------------------------------------
 
 bool always(const Frame&, const Place&) { return true; }
+// by a measured record alone
+bool never(const Frame&, const Place&) { return false; }
 
 // On the CPU our kernel gives a matrix one thread, LAPACK all of them: with two threads ours wins a little further
 // (records/cholesky-cpu-*.json), with many LAPACK may win earlier.
@@ -524,7 +532,8 @@ Methods gpu_methods_of(int32_t op) {
   static constexpr Method gpu_eigh[] = {
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
-      {SOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
+      {SOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes},
+      {TWO_STAGE, cuda::eigh_two_stage, gpu_two_stage_refuses, never, cuda::two_stage_bytes, nullptr}};
   static constexpr Method gpu_eig[] = {
       {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, gpu_eig_batched_pays, gpu_eig_bytes, nullptr},
       {SOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
@@ -550,7 +559,7 @@ Methods gpu_methods_of(int32_t op) {
 
   switch (op) {
     case CHOLESKY: return {gpu_cholesky, 3};
-    case EIGH: case EIGVALSH: return {gpu_eigh, 3};
+    case EIGH: case EIGVALSH: return {gpu_eigh, 4};
     case SOLVE: return {gpu_solve, 3};
     case QR: return {gpu_qr, 3};
     case SVD: case SVDVALS: return {gpu_tall, 3};
@@ -571,7 +580,9 @@ Methods methods_of(int32_t op, int32_t device, bool is_amd) {
 }
 
 // Methods for special cases, which are asked once the small kernels have declined.
-bool is_special(const Method& method) { return method.engine == KRYLOV || method.engine == MIXED || method.engine == TALL; }
+bool is_special(const Method& method) {
+  return method.engine == KRYLOV || method.engine == MIXED || method.engine == TALL || method.engine == TWO_STAGE;
+}
 
 // The first measured rule whose engine can take the frame.
 const Rule* measured(const Frame& frame, const Place& place, const Methods& methods, int32_t op, int64_t batch) {

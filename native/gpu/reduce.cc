@@ -21,8 +21,8 @@ int64_t power_of_two(int64_t at_least) {
   return p;
 }
 
-// Shared memory of tridiagonal_values
-int64_t values_bytes(int64_t n) { return (rounded(n, 8) * 2 + VALUE_THREADS / 32) * 8; }
+// Shared memory of tridiagonal_values with this many lines
+int64_t values_bytes(int64_t lines) { return (rounded(lines, 8) * 2 + VALUE_THREADS / 32) * 8; }
 
 // Shared memory of tridiagonal_factor
 int64_t factor_bytes(int64_t width, int64_t element) { return width * (width + 2) * element; }
@@ -235,8 +235,7 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
   divide_ = take(divide_bytes(batch, n, real_dtype_));
 }
 
-bool Tridiagonal::fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu) {
-  if (!vectors && values_bytes(n) + RESERVED > gpu.shared_per_block) return false;
+bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
   if (factor_bytes(64, int64_t(size_of(dtype))) > gpu.shared_per_block) return false;
   return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, 1, n, gpu)) &&
          divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);
@@ -350,14 +349,7 @@ int Tridiagonal::take() {
 }
 
 int Tridiagonal::values(void* w, int32_t* info, int64_t first, int64_t count) {
-  // several lanes for each value only as long as threads would be idle
-  const int64_t threads = int64_t(gpu_.multiprocessors) * 1024;
-  int64_t lanes = 32;
-  while (lanes > 1 && lanes * batch_ * count > threads) lanes /= 2;
-  const ValuesCall call{at(d_), at(e_), at(up_), at<int32_t>(reduced_), w, info, batch_, int32_t(n_), int32_t(first), int32_t(count)};
-  return start(frame_, "tridiagonal_values.cu", options(real_dtype_, false, 16, " -DLW_LANES=%d", int(lanes)),
-               "tridiagonal_values", grid_for(batch_ * divided(count, VALUE_THREADS / lanes)), unsigned(VALUE_THREADS),
-               size_t(values_bytes(n_)), call);
+  return tridiagonal_values(frame_, gpu_, spectrum(first, count), w, info);
 }
 
 // Z <- (I - Y_0 V_0^H) (I - Y_1 V_1^H) ... Z, where I - Y V^H is the product of `width` reflections
@@ -394,12 +386,31 @@ int Tridiagonal::vectors(void* w, void* v, int32_t* info, int64_t first, int64_t
              gpu_.shared_per_block) ||
       back())
     return 1;
-  const Answer answer{at(w_), at(up_), at(wide_), at<int32_t>(reduced_), at<int32_t>(divided_), w, v, info, batch_, int32_t(n_),
-                      int32_t(first), int32_t(count)};
-  const int64_t tiles = divided(n_, 32) * divided(count, 32);
-  return start(frame_, "tridiagonal_back.cu",
-               options(frame_.dtype, false, access_width({v}, element_), " -DLW_WIDTH=%d", int(width_)), "tridiagonal_give",
-               grid_for(std::min<int64_t>(batch_ * tiles, 1 << 20)), 256, size_t(32 * 33 * element_), answer);
+  return tridiagonal_vectors(frame_, spectrum(first, count), at(w_), at(wide_), at<int32_t>(divided_), w, v, info, width_);
+}
+
+// ---- answers -----------------------------------------------------------------------------------------------------
+
+int tridiagonal_values(Frame& frame, const Properties& gpu, const Spectrum& of, void* w, int32_t* info) {
+  // several lanes for each value only as long as threads would be idle
+  const int64_t threads = int64_t(gpu.multiprocessors) * 1024;
+  int64_t lanes = 32;
+  while (lanes > 1 && lanes * of.batch * of.count > threads) lanes /= 2;
+  // all lines at once, or as many as fit
+  const int64_t room = ((gpu.shared_per_block - RESERVED) / 16 - VALUE_THREADS / 64) / 8 * 8, lines = std::min(of.n, room);
+  const std::string part = lines < of.n ? " -DLW_PART=" + std::to_string(lines) : "";
+  const int32_t real_dtype = frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype;
+  const ValuesCall call{of.d, of.e, of.up, of.reduced, w, info, of.batch, int32_t(of.n), int32_t(of.first), int32_t(of.count)};
+  return start(frame, "tridiagonal_values.cu", options(real_dtype, false, 16, " -DLW_LANES=%d%s", int(lanes), part.c_str()), "tridiagonal_values",
+               grid_for(of.batch * divided(of.count, VALUE_THREADS / lanes)), unsigned(VALUE_THREADS), size_t(values_bytes(lines)), call);
+}
+
+int tridiagonal_vectors(Frame& frame, const Spectrum& of, const void* values, const void* z, const int32_t* divided_info, void* w, void* v,
+                        int32_t* info, int64_t width) {
+  const int64_t element = int64_t(size_of(frame.dtype)), tiles = divided(of.n, 32) * divided(of.count, 32);
+  const Answer answer{values, of.up, z, of.reduced, divided_info, w, v, info, of.batch, int32_t(of.n), int32_t(of.first), int32_t(of.count)};
+  return start(frame, "tridiagonal_back.cu", options(frame.dtype, false, access_width({v}, element), " -DLW_WIDTH=%d", int(width)),
+               "tridiagonal_give", grid_for(std::min<int64_t>(of.batch * tiles, 1 << 20)), 256, size_t(32 * 33 * element), answer);
 }
 
 }  // namespace lapwing::cuda

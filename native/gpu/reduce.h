@@ -20,12 +20,26 @@ struct TeamShape {
   int64_t mail_bytes(int32_t dtype, int64_t n) const;
 };
 
+// Tridiagonal matrices T, and the part of their spectra that is asked for: n diagonal elements of each, and n of which the last is not
+// used; up: what the values are multiplied by; reduced: 1 where there is no answer.
+struct Spectrum {
+  int64_t batch, n, first, count;
+  void *d, *e, *up;
+  int32_t* reduced;
+};
+// The values by bisection
+int tridiagonal_values(Frame& frame, const Properties& gpu, const Spectrum& of, void* w, int32_t* info);
+// w and v <- the part of all values and of their vectors, each a row of z, with NaN where `reduced` or `divided` is set. width: of the
+// blocks of reflections, for which the kernel's source is compiled
+int tridiagonal_vectors(Frame& frame, const Spectrum& of, const void* values, const void* z, const int32_t* divided, void* w, void* v,
+                        int32_t* info, int64_t width);
+
 class Tridiagonal {
  public:
   // by_team: reduce() is called, not take(). by_panels: it reduces panels of columns before the rest; a batch of one, by team
   Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team, bool by_panels);
   // Whether the kernels can do this on this GPU
-  static bool fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu);
+  static bool fits(int32_t dtype, int64_t n, const Properties& gpu);
   // Whether panels are the faster way
   static bool by_panels(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu);
   // Microseconds of a reduction by teams, about
@@ -55,6 +69,9 @@ class Tridiagonal {
     return reinterpret_cast<T*>(block_ + offset);
   }
   int back();
+  Spectrum spectrum(int64_t first, int64_t count) const {
+    return {batch_, n_, first, count, at(d_), at(e_), at(up_), at<int32_t>(reduced_)};
+  }
   int reduce_rest(const void* a, const int32_t* state, void* up, int64_t first, bool upper, bool flip);
   int reduce_panels(const void* a);
 

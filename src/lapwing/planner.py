@@ -289,13 +289,14 @@ def _predict(problem: Problem, engine: str) -> float | None:
     hardware = _stand_in(problem.device) or None
     operations = [problem.record, "eigh"] if problem.record == "eigvalsh" else [problem.record]
     records = [r for name in operations if (r := record_for(name, problem.device, hardware))]
-    newest = bool(records) and engine == "cusolver" and hardware is None and _has_newest_solver()
+    newest = bool(records) and engine == "cusolver" and hardware is None and has_newest_solver()
     names = [engine + NEWEST, engine] if newest else [engine]
     times = (record.predict(problem.dtype, problem.n, second, name) for record in records for name in names)
     return next((seconds for seconds in times if seconds is not None), None)
 
 
-def _has_newest_solver() -> bool:
+def has_newest_solver() -> bool:
+    """Whether a newer copy of cuSOLVER is used beside the framework's own."""
     return native is not None and any(not problem for _, _, problem, _ in native.solver_copies())
 
 

@@ -210,6 +210,36 @@ def test_explain_with_a_subset(capsys):
     assert "selects none of 4" in capsys.readouterr().err
 
 
+def test_stages_of_a_call():
+    """Kernels in their order: products belong to the stage whose own kernel comes next."""
+    by_stage = runpy.run_path(str(BENCHMARKS / "gpu.py"))["_by_stage"]
+    kernels = [("tridiagonal_copy", 1), ("two_stage_panel", 2), ("gemm", 4), ("two_stage_band", 8), ("two_stage_chase", 16),
+               ("divide_product", 32), ("two_stage_blocks", 64), ("two_stage_back", 128), ("gemm", 256),
+               ("tridiagonal_give", 512)]  # fmt: skip
+    assert by_stage([(name, 1e3 * ms) for name, ms in kernels]) == {
+        "to a band": 15, "to tridiagonal form": 16, "spectrum": 32, "back to the band": 192, "back to the matrix": 768,
+        "of which panels": 2,
+    }  # fmt: skip
+    values = [*kernels[:5], ("tridiagonal_values", 3)]
+    assert by_stage([(name, 1e3 * ms) for name, ms in values]) == {
+        "to a band": 15, "to tridiagonal form": 16, "spectrum": 3, "of which panels": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_benchmark_of_two_stages(monkeypatch, tmp_path):
+    """Without a GPU, so without that engine: the steps and the record."""
+    pytest.importorskip("torch")
+    output = tmp_path / "out.json"
+    arguments = ["gpu.py", "--only", "two_stage", "--repeat", "1", "--output", str(output), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(BENCHMARKS / "gpu.py"), run_name="__main__")
+    assert ended.value.code == 0
+    records = json.loads(output.read_text())["parts"]["two_stage"]["records"]
+    assert [json.loads(Path(path).read_text())["operation"] for path in records] == ["eigh", "eigvalsh"]
+
+
 @pytest.mark.parametrize("script", ["cpu.py", "gpu.py"])
 @pytest.mark.parametrize("part", ["eigh", "solve"])
 @pytest.mark.slow

@@ -125,6 +125,11 @@ FAMILIES = {
                "check_eigh(hermitian(dtype, 1, 331 if dtype == 'float32' else 203), 'batched')",
                {"tridiagonal_panel", "tridiagonal_copy", "tridiagonal_widen"}, "complex128"),
 }  # fmt: skip
+TWO_STAGE = {
+    "two_stage_panel", "two_stage_mirror", "two_stage_band", "two_stage_chase", "two_stage_diagonals", "two_stage_blocks",
+    "two_stage_back",
+}  # fmt: skip
+FAMILIES["two_stage"] = ("check_eigh(hermitian(dtype, 1, 130), 'two_stage')", TWO_STAGE, "float64")
 # what these families launch besides
 ALSO = {
     "mixed": {
@@ -170,7 +175,8 @@ NOT_LAUNCHED = {"put_rows", "split"}
 LEFT_OUT = {("mixed", "float32"), ("mixed", "complex64"),
             ("svd_gram", "float64"), ("svd_gram", "complex128"), ("lstsq_gram", "complex64"), ("lstsq_gram", "complex128"),
             ("lu_block", "float32"), ("pos_inverse", "complex128"),
-            ("svd_deficient", "float64"), ("svd_deficient", "complex128")}  # fmt: skip
+            ("svd_deficient", "float64"), ("svd_deficient", "complex128"),
+            ("two_stage", "complex64"), ("two_stage", "complex128")}  # fmt: skip
 # Kernels for some dtypes alone: single precision is widened to double and needs no scales there, real vectors become complex
 ONLY = dict.fromkeys(("widen", "narrow"), ("float32", "complex64"))
 ONLY |= {"largest_of_columns": ("float64", "complex128"), "tridiagonal_widen": ("complex64", "complex128")}
@@ -243,6 +249,14 @@ def test_bounds(emulate, family, largest):
     emulate(code, dtype, check="memory", LD_PRELOAD=library, ASAN_OPTIONS="detect_leaks=0")
 
 
+def test_values_in_parts(emulate, tmp_path):
+    """Lines that do not fit in shared memory together, which no matrix has that is small enough to emulate."""
+    patch = tmp_path / "patch"
+    patch.write_text("tridiagonal_values.cu\n====\n#define LW_PART 0\n====\n#define LW_PART 40")
+    code, kernels, dtype = FAMILIES["values"]
+    assert kernels <= set(harness.launched(emulate(code, dtype, check="races", MOCK_PATCH=patch, MOCK_EMULATE=tmp_path)))
+
+
 # family, file, what is there, what a mistake makes of it
 DEFECTS = {
     "no barrier of the warp": ("cholesky_rows", "cholesky.cu", "    c[r] = a[j];\n    sync_warp();", "    c[r] = a[j];"),
@@ -268,6 +282,8 @@ DEFECTS = {
     "no wait for another block": ("tiled", "tiled.cu", "while ((seen = acquire(rows + i)) < halves) pause_briefly();",
                                   "seen = acquire(rows + i);"),
     "shared memory that is not cleared": ("cholesky_block", "cholesky.cu", "    if (threadIdx.x == 0) first_bad = 0;\n", ""),
+    "a sweep one step ahead": ("two_stage", "two_stage_chase.cu", "s - 1) < t + 2)", "s - 1) < t + 1)"),
+    "groups in the wrong order": ("two_stage", "two_stage_back.cu", "(group % 2 == 0)", "(group % 2 == 1)"),
     "an estimate as the answer": ("cholesky_block", "common.cuh", "  y = fma(y * e, fma(e, 0.375, 0.5), y);\n", ""),
 }  # fmt: skip
 

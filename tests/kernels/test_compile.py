@@ -266,6 +266,18 @@ def reduced_kernels():
     }
 
 
+def two_stage_kernels():
+    """Those of two stages, which need much shared memory, with values whose lines do not fit there together."""
+    gpu = (132, 232448, 90, "NVIDIA H200")
+    return {
+        job
+        for dtype in range(2)
+        for op, n in (("eigh", 1000), ("eigvalsh", 16384))
+        for job in native.kernels(OPS[op], dtype, CUDA, 0, ENGINES["two_stage"], 0, 0, (1, n, 0, n), gpu)
+        if job[0].startswith("two_stage") or "LW_PART" in job[1]
+    }
+
+
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
     """Every (source, options) that the launchers ask for, without the architecture."""
@@ -289,6 +301,7 @@ def asked(tmp_path_factory):
         | DIVIDE
         | svd_kernels()
         | reduced_kernels()
+        | two_stage_kernels()
     )
 
 
@@ -382,8 +395,8 @@ def test_compiles_with_every_option(asked, compiler, arch, name, dtype):
     jobs = [job for job in of_source(asked, name) if choices(job[1])["LW_DTYPE"] == str(dtype)]
     if name == "tall.cu" and dtype > 1:
         pytest.skip("complex matrices are real ones there")
-    if name.startswith("divide_") and dtype > 1:
-        pytest.skip("the tridiagonal matrix is real")
+    if name.startswith(("divide_", "two_stage_")) and dtype > 1:
+        pytest.skip("for real matrices alone")
     if name in ("mixed.cu", "svd_gram.cu") and dtype not in (1, 3):
         pytest.skip("in double precision alone")
     if name == "lstsq_gram.cu" and dtype > 1:

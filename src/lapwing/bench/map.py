@@ -14,6 +14,7 @@ from .check import Check
 from .environment import Environment
 from .libraries import PEERS
 from .measure import measure, peer_entries
+from .record import hopeless
 from .table import seconds_in_words, times_in_words
 
 # The case of each operation of the map; for "lstsq" the matrices are 4n x n.
@@ -137,7 +138,8 @@ def measure_map(
         step(case)
         entries = [Entry("lapwing", library, "auto")]
         if engines:
-            names = [name for name in planner.ALL if name != "mixed"]  # lower precision must be allowed by the caller
+            # lower precision must be allowed by the caller
+            names = [name for name in planner.ALL if name != "mixed" and not hopeless(name, case)]
             entries += [Entry(name, library, name) for name in names if not planner.refusal(name, case.problem)]
         entries += peer_entries(case.device, peers, case)[0]
         options = {"limit": _CELL, "fewest": _FEWEST, "behind": _BEHIND, "samples": _SAMPLES, "floor": False}

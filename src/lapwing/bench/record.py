@@ -112,7 +112,7 @@ def measure_record(
         step(case)
         left = grid.seconds - (perf_counter() - begun)
         skipped = behind.setdefault((case.dtype, case.n), set())
-        names = [n for n in planner.ALL if n not in skipped and not planner.refusal(n, case.problem) and not _hopeless(n, case)]
+        names = [n for n in planner.ALL if n not in skipped and not planner.refusal(n, case.problem) and not hopeless(n, case)]
         entries = [Entry(n, library, n) for n in names]
         row = measure(case, entries, repeat=repeat, limit=max(_LEAST, left / (len(cases) - place)))
         if row.wrong:
@@ -124,8 +124,10 @@ def measure_record(
     return rows
 
 
-def _hopeless(engine: str, case: Case) -> bool:
-    """cuSOLVER may run one matrix after the other, which takes minutes for many small ones."""
+def hopeless(engine: str, case: Case) -> bool:
+    """One matrix after the other takes minutes for many small ones."""
+    if engine == "two_stage":
+        return case.batch > 1 or case.n < 2048
     return engine == "cusolver" and case.operation != "cholesky" and case.batch > 4096 and case.n <= 32
 
 

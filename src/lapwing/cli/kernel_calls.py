@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.native import AUTO, CUDA, DTYPE_CODE, OPS, native
+from ..core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, native
 from ..core.problem import ADJOINT, MIXED, POS, UPPER
 
 Gpu = tuple[int, int, int, str]  # multiprocessors, shared memory of a block in bytes, compute capability, name
@@ -76,11 +76,21 @@ def calls(n: int) -> Iterator[Call]:
         yield "svd_part", 0, (batch, n, n, 1)
 
 
-def kernels_for(call: Call, dtype: str, gpu: Gpu) -> list[tuple[str, str]]:
+# Engines that are chosen by name, or by a measured record: their calls and dtypes, and the shared memory that they need.
+_NAMED = {
+    "two_stage": (
+        [(operation, 0, (1, n, 0, n)) for operation in ("eigh", "eigvalsh") for n in (1024, 2048, 4096, 8192, 12_288, 16_384)],
+        ("float32", "float64"),
+        227 * 1024,
+    )
+}
+
+
+def kernels_for(call: Call, dtype: str, gpu: Gpu, engine: int = AUTO) -> list[tuple[str, str]]:
     """The kernels that a call launches, each as its source and its options."""
     assert native is not None
     operation, flags, sizes = call
-    found = native.kernels(OPS[operation], DTYPE_CODE[dtype], CUDA, 0, AUTO, 0, flags, sizes, gpu)
+    found = native.kernels(OPS[operation], DTYPE_CODE[dtype], CUDA, 0, engine, 0, flags, sizes, gpu)
     return list(found)
 
 
@@ -89,7 +99,7 @@ _LAPACK_FORM = {("lapack_form.cu", f"-DLW_DTYPE={code} -DLW_UPPER=0 -DLW_V={size
 
 
 def common_kernels(architecture: int) -> set[tuple[str, str]]:
-    return _LAPACK_FORM | {
+    chosen = {
         kernel
         for n in (*_SMALL, *_LARGE)
         for call in calls(n)
@@ -97,3 +107,13 @@ def common_kernels(architecture: int) -> set[tuple[str, str]]:
         for gpu in GPUS[architecture]
         for kernel in kernels_for(call, dtype, gpu)
     }
+    named = {
+        kernel
+        for engine, (known_calls, dtypes, shared) in _NAMED.items()
+        for gpu in GPUS[architecture]
+        if gpu[1] >= shared
+        for call in known_calls
+        for dtype in dtypes
+        for kernel in kernels_for(call, dtype, gpu, ENGINES[engine])
+    }
+    return _LAPACK_FORM | chosen | named

@@ -151,6 +151,13 @@ ENGINES: dict[str, Engine] = {
             _with_blas,
         ),
         Engine(
+            "two_stage",
+            "our two-stage eigensolver for one large real symmetric matrix",
+            {"cuda": "by way of a band matrix, with cuBLAS; by name or by a measured record; emulated, not run on a GPU yet"},
+            lambda device: _missing_library("blas", "nvidia-cublas"),
+            dtypes=("float32", "float64"),
+        ),
+        Engine(
             "mixed",
             "our solver with a factor in lower precision and refinement",
             {

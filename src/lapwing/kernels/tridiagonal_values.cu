@@ -3,9 +3,14 @@
 //
 // LW_LANES lanes look at as many points of an interval at once. A matrix of float is done in double too: the sequence is scaled
 // once in eight steps then, not in every one, and nothing is lost by it. Matrices come with elements near 1 or smaller.
+//
+// LW_PART lines are in shared memory at a time, a multiple of 8; 0: all of them, for the whole call.
 #include "eigh.cuh"
 
-constexpr int LANES = LW_LANES, THREADS = 256;
+#ifndef LW_PART
+#define LW_PART 0
+#endif
+constexpr int LANES = LW_LANES, THREADS = 256, PART = LW_PART;
 constexpr double NARROW = LW_DTYPE == 0 ? 0x1p-30 : 0x1p-58;  // next to the first interval
 constexpr double LEAST = 0x1p-120;  // squares below it are zero next to a matrix whose largest element is 1
 
@@ -22,10 +27,16 @@ struct alignas(16) Line {
   double d, e2;
 };
 
-// How many values are below x; the lines go up to a multiple of 8, where d is large.
-LW_INLINE int below(const Line* lines, int n, double x) {
+// The last two of the sequence, scaled, and its changes of sign
+struct Sequence {
   double p = 1, before = 0;
   int count = 0;
+};
+
+// n more lines. They go up to a multiple of 8, where d is large.
+LW_INLINE void go_on(Sequence& sequence, const Line* lines, int n, double x) {
+  double p = sequence.p, before = sequence.before;
+  int count = sequence.count;
   for (int i0 = 0; i0 < n; i0 += 8) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -40,7 +51,7 @@ LW_INLINE int below(const Line* lines, int n, double x) {
     p *= by;
     before *= by;
   }
-  return count;
+  sequence = Sequence{p, before, count};
 }
 
 LW_INLINE double over_block(double x, double* room) {
@@ -66,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tridiagonal_values(Call ca
     for (int i = threadIdx.x; i < padded; i += THREADS) {
       const double left = i > 0 && i < n ? call.e[m * n + i - 1] : 0, right = i + 1 < n ? call.e[m * n + i] : 0;
       const double d = i < n ? call.d[m * n + i] : 0, radius = fabs(left) + fabs(right);
-      lines[i] = Line{d, i == 0 ? 0 : i < n ? fmax(left * left, LEAST) : 0};
+      if (PART == 0) lines[i] = Line{d, i == 0 ? 0 : i < n ? fmax(left * left, LEAST) : 0};
       if (i < n) {
         low = fmax(low, radius - d);
         high = fmax(high, radius + d);
@@ -74,15 +85,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) tridiagonal_values(Call ca
     }
     low = -over_block(low, room);
     high = over_block(high, room);
-    for (int i = n + threadIdx.x; i < padded; i += THREADS) lines[i].d = 2 * high - low + 1;  // no change of sign
+    const double above_all = 2 * high - low + 1;  // no change of sign
+    if (PART == 0)
+      for (int i = n + threadIdx.x; i < padded; i += THREADS) lines[i].d = above_all;
     __syncthreads();
+    // how many values are below x
+    const auto below = [&](double x) {
+      Sequence sequence;
+      if constexpr (PART == 0) {
+        go_on(sequence, lines, n, x);
+      } else {
+        for (int begin = 0; begin < padded; begin += PART) {
+          const int end = min(begin + PART, padded);
+          for (int i = begin + threadIdx.x; i < end; i += THREADS) {
+            const double left = i > 0 && i < n ? call.e[m * n + i - 1] : 0;
+            lines[i - begin] = Line{i < n ? call.d[m * n + i] : above_all, i == 0 ? 0 : i < n ? fmax(left * left, LEAST) : 0};
+          }
+          __syncthreads();
+          go_on(sequence, lines, end - begin, x);
+          __syncthreads();
+        }
+      }
+      return sequence.count;
+    };
     const double margin = fmax(fabs(low), fabs(high)) * (4 * LW_EPS);
     low -= margin;
     high += margin;
     const int wanted = call.first + min(number, call.count - 1);
     for (double width = 1; width > NARROW; width /= LANES + 1) {
       const double step = (high - low) * (1.0 / (LANES + 1)), x = low + step * (lane + 1);
-      const bool above = below(lines, n, x) > wanted;
+      const bool above = below(x) > wanted;
       if (LANES == 1) {
         low = above ? low : x;
         high = above ? x : high;
