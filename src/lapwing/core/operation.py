@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .native import OPS, native
-from .problem import ADJOINT, POS, UPPER, WORK, Problem
+from .problem import ADJOINT, CONJUGATE, POS, UPPER, WORK, Problem
 
 _SHORT_WAY = 1 << 18  # elements: their work takes much longer than the long way
 
@@ -45,7 +45,7 @@ class Operation:
     alias: int | None = None  # the output that may share the memory of the input, where it has its shape
     # Whether the memory of the transpose serves as well, with the other triangle named: "factor": and the aliased output
     # comes out turned; "real": for real dtypes, and nothing is turned; "pos": likewise, with the flag POS; "adjoint": for real
-    # dtypes, where the system of the adjoint is solved instead; "": no.
+    # dtypes, on the CPU for complex ones too, where the system of the adjoint is solved instead; "": no.
     turns: str = ""
     # Up to this order the call only launches kernels, which need no memory, so that a CUDA graph may capture it.
     launches_only_to: int = 0
@@ -100,14 +100,16 @@ class Operation:
     def example_shapes(self) -> tuple[Shape, ...]:
         return tuple((1,) * rank for rank in self.ranks)
 
-    def turned(self, dtype: str, flags: int) -> bool:
-        if self.turns == "factor":
+    def turned(self, dtype: str, flags: int, on_cpu: bool) -> bool:
+        if self.turns == "factor" or (self.turns == "adjoint" and on_cpu):
             return True
         return dtype.startswith("float") and (self.turns in ("real", "adjoint") or (self.turns == "pos" and flags & POS != 0))
 
-    def turned_flags(self, flags: int) -> int:
-        """The flags for the memory of the transpose: its upper triangle is our lower one."""
-        return flags ^ (UPPER | ADJOINT if self.turns == "adjoint" else UPPER)
+    def turned_flags(self, flags: int, conjugated: bool) -> int:
+        """The flags for the memory of the transpose, or of the adjoint: its upper triangle is our lower one."""
+        if self.turns != "adjoint":
+            return flags ^ UPPER
+        return flags ^ UPPER ^ ADJOINT ^ (0 if conjugated else CONJUGATE)
 
     def share(self, outputs: tuple[Any, ...], a: Any) -> tuple[Any, ...]:
         """The outputs, with the memory of ``a`` for the one that may share it."""
