@@ -26,6 +26,7 @@ enum Flag : uint32_t {
   SYMMETRIC = 64,      // A = A^T, and both triangles are there
   SELF_ADJOINT = 128,  // A = A^H, likewise
   LENT = 256,          // LAPACK routines that the caller's library lends are at home in its threads, and may be used
+  CONJUGATE = 512,     // TRIANGULAR on the CPU: the conjugate of the matrix is in the buffer
 };
 
 // Device memory for the length of one call, from the caller's own allocator.

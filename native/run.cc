@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cpu/denormals.h"
+#include "cpu/matrix.h"
 #include "cpu/scale.h"
 #include "dtypes.h"
 #include "gpu/cholesky.h"
@@ -88,8 +89,28 @@ int run_at(Frame& frame, const Place& place) {
   return status;
 }
 
+// From conj(A) conj(x) = conj(b)
+int run_conjugated(Frame& frame) {
+  Frame other = frame;
+  other.flags &= ~uint32_t(CONJUGATE);
+  other.buffer[1] = other.buffer[2];
+  const int64_t count = frame.size[0] * frame.size[1] * frame.size[2];
+  const auto conjugate = [&](const void* from, void* to) {
+    by_dtype(frame.dtype, [&](auto zero) {
+      typedef decltype(zero) T;
+      const T* x = static_cast<const T*>(from);
+      std::transform(x, x + count, static_cast<T*>(to), [](T element) { return conjugated(element); });
+    });
+  };
+  conjugate(frame.buffer[1], frame.buffer[2]);
+  const int status = run_at(other, {});
+  conjugate(frame.buffer[2], frame.buffer[2]);
+  frame.engine = other.engine;
+  return status ? fail_as(frame, other) : 0;
+}
+
 int run_here(Frame& frame) {
-  if (frame.device == CPU) return run_at(frame, {});
+  if (frame.device == CPU) return frame.op == TRIANGULAR && frame.flags & CONJUGATE ? run_conjugated(frame) : run_at(frame, {});
   if (frame.size[0] == 0) return 0;  // without a look at the GPU
   cuda::Guard guard(frame);
   const cuda::Properties* gpu = guard.ok() ? cuda::properties(frame) : nullptr;

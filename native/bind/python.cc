@@ -204,17 +204,18 @@ bool is_dense(int axes, const Int* shape, const Int* strides, int64_t unit, bool
 }
 
 // A row-major array in CPU memory: of NumPy and of the dtype named, or a tensor of `dtype`, which the first one sets. false: it is
-// none, perhaps with a Python error. turned: where the adjoint of the matrices lies in memory so, this is set instead.
-bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, Array* array, bool* turned = nullptr) {
+// none, perhaps with a Python error. Where `as_stored` is given, the adjoint, the transpose or the conjugate of the matrices may lie in
+// memory instead: it is set to the flags that change.
+bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, Array* array, uint32_t* as_stored = nullptr) {
+  constexpr uint32_t ADJOINT = lapwing::UPPER | lapwing::ADJOINT, TRANSPOSE = ADJOINT | lapwing::CONJUGATE;
   if (!is_tensor(object)) {
-    const int kind = (turned ? PyBUF_STRIDES : PyBUF_C_CONTIGUOUS) | (writable ? PyBUF_WRITABLE : 0);
+    const int kind = (as_stored ? PyBUF_STRIDES : PyBUF_C_CONTIGUOUS) | (writable ? PyBUF_WRITABLE : 0);
     const Py_buffer* view = *dtype < 0 ? nullptr : views.open(object, kind);
     if (!view) return false;
     *array = {view->buf, view->ndim, view->shape};
-    if (!turned || is_dense(view->ndim, view->shape, view->strides, view->itemsize, false)) return true;
-    *turned = (*dtype == lapwing::F32 || *dtype == lapwing::F64) &&
-              is_dense(view->ndim, view->shape, view->strides, view->itemsize, true);
-    return *turned;
+    if (!as_stored || is_dense(view->ndim, view->shape, view->strides, view->itemsize, false)) return true;
+    *as_stored = *dtype == lapwing::F32 || *dtype == lapwing::F64 ? ADJOINT : TRANSPOSE;
+    return is_dense(view->ndim, view->shape, view->strides, view->itemsize, true);
   }
   lapwing::dlpack::Tensor tensor;
   if (tensors.exchange->describe(object, &tensor)) return false;
@@ -228,9 +229,10 @@ bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, A
   *array = {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.axes, reinterpret_cast<const Py_ssize_t*>(tensor.shape)};
   if (found != *dtype || tensor.device.kind != lapwing::dlpack::ON_CPU) return false;
   const bool conjugated = is_complex && is_conjugated(object);
-  if (is_dense(tensor.axes, tensor.shape, tensor.strides, 1, false) && !conjugated) return true;
-  if (turned) *turned = conjugated == is_complex && is_dense(tensor.axes, tensor.shape, tensor.strides, 1, true);
-  return turned && *turned;
+  const bool by_rows = is_dense(tensor.axes, tensor.shape, tensor.strides, 1, false);
+  if (!as_stored) return by_rows && !conjugated;
+  *as_stored = by_rows ? (conjugated ? lapwing::CONJUGATE : 0) : conjugated == is_complex ? ADJOINT : TRANSPOSE;
+  return by_rows || is_dense(tensor.axes, tensor.shape, tensor.strides, 1, true);
 }
 
 // Sizes of an operation on square matrices, with right-hand sides (for one matrix also a vector) or without. false: not such
@@ -268,7 +270,7 @@ PyObject* run_all(Frame& frame, int status_at) {
 
 // direct(op, dtype, threads, flags, *arrays) -> whether it was done, and for all matrices. The short way for arrays of NumPy, and for
 // tensors with dtype -1, that need no preparation: they are the inputs and the outputs but the last, which is the status of each
-// matrix. Triangles may also be the adjoints of what lies in memory.
+// matrix. Triangles may also be the adjoint, the transpose or the conjugate of what lies in memory.
 PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t first = 4;
   Frame frame;
@@ -286,10 +288,10 @@ PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const int inputs = lapwing::count_of(lapwing::OPERATIONS[frame.op].inputs);
   Views views;
   Array array[std::size(frame.buffer)];
-  bool turned = false;
+  uint32_t as_stored = 0;
   for (Py_ssize_t i = 0; i < count - first; i++) {
     const bool may_turn = i == 0 && frame.op == lapwing::TRIANGULAR;
-    const bool opened = open_array(views, args[first + i], i >= inputs, &frame.dtype, &array[i], may_turn ? &turned : nullptr);
+    const bool opened = open_array(views, args[first + i], i >= inputs, &frame.dtype, &array[i], may_turn ? &as_stored : nullptr);
     const uintptr_t part = frame.dtype == lapwing::F32 || frame.dtype == lapwing::C64 ? 4 : 8;
     if (!opened || reinterpret_cast<uintptr_t>(array[i].address) % part) {
       PyErr_Clear();
@@ -298,7 +300,7 @@ PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
     frame.buffer[i] = array[i].address;
   }
   if (!read_shapes(frame, &array[0], inputs > 1 ? &array[1] : nullptr)) Py_RETURN_FALSE;
-  if (turned) frame.flags ^= lapwing::UPPER | lapwing::ADJOINT;
+  frame.flags ^= as_stored;
   // the long way is short beside so much work, and a matrix that fails would be worked on twice
   constexpr int64_t MOST_ELEMENTS = 1 << 18;
   const int64_t work = frame.op == lapwing::TRIANGULAR ? frame.size[2] / 64 : 1;  // of an element, in that of a factorization

@@ -445,13 +445,16 @@ struct Middle {
   // x <- body's work on b, piece by piece; row order[i] of b is row i there. careful: by division instead, which reads the frame.
   template <class Body>
   void solve_columns(const R* b, R* out, const int32_t* order, R* memory, bool careful, const Body& body) const {
-    if (k == 1 && !careful) {
+    // a few columns would leave most lanes empty; but with a small triangle each of them waits for its sums
+    if (!careful && (k == 1 || (k <= W / 4 / P && n >= 64))) {
       const Vector<R, P> x = {memory, n};
-      for (int64_t i = 0; i < n; i++)
-        for (int part = 0; part < P; part++) x.x[part * n + i] = b[(order ? order[i] : i) * P + part];
-      body(x, 1);
-      for (int64_t i = 0; i < n; i++)
-        for (int part = 0; part < P; part++) out[i * P + part] = x.x[part * n + i];
+      for (int64_t c = 0; c < k; c++) {
+        for (int64_t i = 0; i < n; i++)
+          for (int part = 0; part < P; part++) x.x[part * n + i] = b[((order ? order[i] : i) * k + c) * P + part];
+        body(x, 1);
+        for (int64_t i = 0; i < n; i++)
+          for (int part = 0; part < P; part++) out[(i * k + c) * P + part] = x.x[part * n + i];
+      }
       return;
     }
     for (int64_t first = 0; first < k; first += PIECE) {

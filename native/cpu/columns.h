@@ -8,12 +8,9 @@ namespace lapwing {
 template <class R>
 int64_t most_columns();
 
-// x (n x k, row-major) <- L^-1 x, or L^-T x, L being row-major too, on one thread
+// x (n x k, row-major) <- L^-1 x, or L^-T x, L being row-major too, on several threads where that pays. Not from inside a `parallel` of
+// more than one thread.
 template <class R>
-void solve_few_columns(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, bool unit);
-
-// The same for one right-hand side, on several threads where that pays. Not from inside a `parallel` of more than one thread.
-template <class R>
-void solve_one_column(const R* l, int64_t n, R* x, bool upper, bool turned, bool unit, int threads);
+void solve_few_columns(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, bool unit, int threads);
 
 }  // namespace lapwing

@@ -1,4 +1,4 @@
-// A triangle and a few right-hand sides, which lie across the lanes of a vector, or one. Compiled once per instruction set; see levels.h.
+// A triangle and a few right-hand sides: very few one behind the other, more across the lanes of a vector. Compiled once per instruction set; see levels.h.
 #include "cpu/lines.h"
 
 namespace lapwing {
@@ -90,52 +90,68 @@ void solve_few(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, 
   for (int64_t i = 0; i < n; i++) std::copy_n(room + i * width, k, x + i * k);
 }
 
-// ---- one right-hand side -------------------------------------------------------------------------------------------------
+// ---- one to four right-hand sides, one behind the other ------------------------------------------------------------------
 
-// x <- L^-1 x, or L^-T x, for a row-major triangle and one vector, in blocks of unknowns. Several threads may take the blocks, in
+// x <- L^-1 x, or L^-T x, for a row-major triangle and K columns, in blocks of unknowns. Several threads may take the blocks, in
 // their order: each subtracts what is known so far and waits for the rest. What is known is taken in the order in which it was found,
 // however much of it there is at a time: the same bits for any number of threads.
-template <class R>
-struct OneColumn {
-  static constexpr int W = LANES<R>, ROWS = 8;
+template <class R, int K>
+struct Columns {
+  static constexpr int W = LANES<R>, ROWS = K == 1 ? 8 : 4;
+  static constexpr int TILE = K == 1 ? 8 : 4;  // vectors of columns of L^T at a time
   static constexpr int64_t BLOCK = 512 / sizeof(R);
   const R* l;
   int64_t n;
   R* x;
+  int64_t apart;  // from a column of x to the next
   bool upper, turned, unit;
   std::atomic<int64_t> solved{0};  // blocks whose unknowns are known
 
-  OneColumn(const R* l, int64_t n, R* x, bool upper, bool turned, bool unit)
-      : l(l), n(n), x(x), upper(upper), turned(turned), unit(unit) {}
+  Columns(const R* l, int64_t n, R* x, int64_t apart, bool upper, bool turned, bool unit)
+      : l(l), n(n), x(x), apart(apart), upper(upper), turned(turned), unit(unit) {}
   int64_t blocks() const { return (n + BLOCK - 1) / BLOCK; }
   bool downwards() const { return upper == turned; }
+  LAPWING_INLINE R* column(int k) const { return x + k * apart; }
 
   // Rows [i, i + ROWS) of L; those that are missing at the end repeat the last one, and what comes of them is not used.
   struct Some {
     const R* line[ROWS];
     int64_t count;
-    Some(const OneColumn& job, int64_t i, int64_t last) : count(std::min<int64_t>(ROWS, last - i)) {
+    Some(const Columns& job, int64_t i, int64_t last) : count(std::min<int64_t>(ROWS, last - i)) {
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) line[r] = job.l + (i + std::min<int64_t>(r, count - 1)) * job.n;
     }
   };
 
-  // sums[r] <- sums[r] + L[r][c] x[c], a vector for each of the rows [first, last), for whole vectors of columns [begin, end)
+  // sum[r][k] <- sum[r][k] + L[r][c] x[c][k] for one vector of columns
+  LAPWING_INLINE void add_products(const Some& rows, int64_t c, Vec<R> (&sum)[ROWS][K]) const {
+    Vec<R> y[K];
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) y[k] = load(column(k) + c);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) {
+      const Vec<R> element = load(rows.line[r] + c);
+#pragma GCC unroll 4
+      for (int k = 0; k < K; k++) sum[r][k] = fma(element, y[k], sum[r][k]);
+    }
+  }
+
+  // The same for the rows [first, last) and whole vectors of columns [begin, end), to sums that are kept
   void add_rows(int64_t first, int64_t last, int64_t begin, int64_t end, R* sums) const {
     const int64_t step = downwards() ? W : -W, start = downwards() ? begin : end - W;
     for (int64_t i = first; i < last; i += ROWS) {
       const Some rows(*this, i, last);
-      R* kept = sums + (i - first) * W;
-      Vec<R> sum[ROWS];
+      R* kept = sums + (i - first) * K * W;
+      Vec<R> sum[ROWS][K];
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sum[r] = load(kept + r * W);
-      for (int64_t c = start; c >= begin && c < end; c += step) {
-        const Vec<R> y = load(x + c);
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) sum[r][k] = load(kept + (r * K + k) * W);
+      for (int64_t c = start; c >= begin && c < end; c += step) add_products(rows, c, sum);
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sum[r] = fma(load(rows.line[r] + c), y, sum[r]);
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) store(kept + r * W, sum[r]);
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) store(kept + (r * K + k) * W, sum[r][k]);
     }
   }
   static R lane_sum(Vec<R> x) { return sum_lanes<R>(x)[0]; }
@@ -144,18 +160,15 @@ struct OneColumn {
   void subtract_rows(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     for (int64_t i = first; i < last; i += ROWS) {
       const Some rows(*this, i, last);
-      Vec<R> sum[ROWS] = {};
+      Vec<R> sum[ROWS][K] = {};
       int64_t c = begin;
-      for (; c + W <= end; c += W) {
-        const Vec<R> y = load(x + c);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sum[r] = fma(load(rows.line[r] + c), y, sum[r]);
-      }
-      for (int r = 0; r < rows.count; r++) {
-        R total = lane_sum(sum[r]);
-        for (int64_t q = c; q < end; q++) total += rows.line[r][q] * x[q];
-        x[i + r] -= total;
-      }
+      for (; c + W <= end; c += W) add_products(rows, c, sum);
+      for (int r = 0; r < rows.count; r++)
+        for (int k = 0; k < K; k++) {
+          R total = lane_sum(sum[r][k]);
+          for (int64_t q = c; q < end; q++) total += rows.line[r][q] * column(k)[q];
+          column(k)[i + r] -= total;
+        }
     }
   }
 
@@ -163,30 +176,38 @@ struct OneColumn {
   template <int V>
   void subtract_tile(int64_t row, int64_t count, int64_t step, int64_t j) const {
     constexpr int64_t AHEAD = 16;  // rows: each of them is in a page of its own, which no hardware foresees
-    Vec<R> sum[V];
+    Vec<R> sum[K][V];
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) sum[v] = load(x + j + v * W);
-    for (int64_t k = 0; k < count; k++, row += step) {
+      for (int v = 0; v < V; v++) sum[k][v] = load(column(k) + j + v * W);
+    for (int64_t s = 0; s < count; s++, row += step) {
       const R* line = l + row * n + j;
-      const Vec<R> y = broadcast(x[row]);
+      Vec<R> y[K];
+#pragma GCC unroll 4
+      for (int k = 0; k < K; k++) y[k] = broadcast(column(k)[row]);
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) {
         __builtin_prefetch(line + AHEAD * step * n + v * W);
-        sum[v] = less(load(line + v * W), y, sum[v]);
+        const Vec<R> element = load(line + v * W);
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) sum[k][v] = less(element, y[k], sum[k][v]);
       }
     }
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) store(x + j + v * W, sum[v]);
+      for (int v = 0; v < V; v++) store(column(k) + j + v * W, sum[k][v]);
   }
   void subtract_columns(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     const int64_t count = last - first, step = downwards() ? 1 : -1, row = downwards() ? first : last - 1;
     int64_t j = begin;
-    for (; j + 8 * W <= end; j += 8 * W) subtract_tile<8>(row, count, step, j);
+    for (; j + TILE * W <= end; j += TILE * W) subtract_tile<TILE>(row, count, step, j);
     for (; j + W <= end; j += W) subtract_tile<1>(row, count, step, j);
-    if (j < end) subtract_part(row, count, step, j, end);
+    for (int k = 0; k < K && j < end; k++) subtract_part(column(k), row, count, step, j, end);
   }
   // for fewer columns than a vector has: lanes beside them may read anything, and are not kept
-  void subtract_part(int64_t row, int64_t count, int64_t step, int64_t j, int64_t end) const {
+  void subtract_part(R* x, int64_t row, int64_t count, int64_t step, int64_t j, int64_t end) const {
     const int64_t window = std::max<int64_t>(0, end - W);
     R part[W] = {};
     std::copy(x + j, x + end, part + j - window);
@@ -203,6 +224,9 @@ struct OneColumn {
 
   // ROWS unknowns or fewer, with nothing left to subtract but each other
   void solve_few(int64_t first, int64_t last) const {
+    for (int k = 0; k < K; k++) solve_few(column(k), first, last);
+  }
+  LAPWING_INLINE void solve_few(R* x, int64_t first, int64_t last) const {
     const int64_t count = last - first, start = downwards() ? first : last - 1, step = downwards() ? 1 : -1;
     for (int64_t s = 0; s < count; s++) {
       const int64_t i = start + s * step;
@@ -218,20 +242,26 @@ struct OneColumn {
   // A vector of unknowns of L^-T x, likewise: each is subtracted from all the others at once
   template <bool DOWN>
   void solve_vector(int64_t first) const {
-    Vec<R> y = load(x + first);
+    Vec<R> y[K];
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) y[k] = load(column(k) + first);
 #pragma GCC unroll 16
     for (int step = 0; step < W; step++) {
       const int i = DOWN ? step : W - 1 - step;
       const R* line = l + (first + i) * n + first;
       const Mask<R> open = DOWN ? lane_numbers<R>() > broadcast_int<R>(i) : lane_numbers<R>() < broadcast_int<R>(i);
-      Vec<R> found = __builtin_shuffle(y, broadcast_int<R>(i));
-      if (!unit) found /= broadcast(line[i]);
       // what is not part of the triangle may be anything
       const Vec<R> others = (Vec<R>)((Mask<R>)load(line) & open);
       const Mask<R> here = lane_numbers<R>() == broadcast_int<R>(i);
-      y = (Vec<R>)(((Mask<R>)found & here) | ((Mask<R>)less(others, found, y) & ~here));
+#pragma GCC unroll 4
+      for (int k = 0; k < K; k++) {
+        Vec<R> found = __builtin_shuffle(y[k], broadcast_int<R>(i));
+        if (!unit) found /= broadcast(line[i]);
+        y[k] = (Vec<R>)(((Mask<R>)found & here) | ((Mask<R>)less(others, found, y[k]) & ~here));
+      }
     }
-    store(x + first, y);
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) store(column(k) + first, y[k]);
   }
   void solve_turned(int64_t first, int64_t last) const {
     const bool down = downwards();
@@ -247,8 +277,8 @@ struct OneColumn {
     const bool down = downwards();
     const int64_t from = number * BLOCK, to = std::min(n, from + BLOCK);  // counted in the order of the unknowns
     const int64_t first = down ? from : n - to, last = down ? to : n - from;
-    R sums[BLOCK * W];
-    if (!turned) std::fill_n(sums, BLOCK * W, R(0));
+    R sums[BLOCK * K * W];
+    if (!turned) std::fill_n(sums, BLOCK * K * W, R(0));
     int turns = 0;
     for (int64_t known = 0; known < number;) {
       const int64_t ready = std::min(number, solved.load(std::memory_order_acquire));
@@ -260,7 +290,8 @@ struct OneColumn {
       turned ? subtract_columns(begin, end, first, last) : add_rows(first, last, begin, end, sums);
       known = ready;
     }
-    for (int64_t i = first; !turned && i < last; i++) x[i] -= lane_sum(load(sums + (i - first) * W));
+    for (int64_t i = first; !turned && i < last; i++)
+      for (int k = 0; k < K; k++) column(k)[i] -= lane_sum(load(sums + ((i - first) * K + k) * W));
     if (turned) solve_turned(first, last);
     for (int64_t s = 0; !turned && s < last - first; s += ROWS) {
       const int64_t begin = down ? first + s : std::max(first, last - s - ROWS), end = down ? std::min(last, begin + ROWS) : last - s;
@@ -272,11 +303,27 @@ struct OneColumn {
 };
 
 // team: none for one thread
-template <class R>
-void solve_one(const R* l, int64_t n, R* x, bool upper, bool turned, bool unit, Team* team) {
-  OneColumn<R> job(l, n, x, upper, turned, unit);
+template <class R, int K>
+void solve_columns(const R* l, int64_t n, R* x, int64_t apart, bool upper, bool turned, bool unit, Team* team) {
+  Columns<R, K> job(l, n, x, apart, upper, turned, unit);
   if (team) return team->run(job.blocks(), [&](int64_t number) { job.solve_block(number); });
   for (int64_t number = 0; number < job.blocks(); number++) job.solve_block(number);
+}
+
+// x: n x k, row-major; room takes n COLUMNS of them
+constexpr int64_t COLUMNS = 4;
+template <class R>
+void solve_few_by_columns(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, bool unit, R* room, Team* team) {
+  if (k == 1) return solve_columns<R, 1>(l, n, x, n, upper, turned, unit, team);
+  constexpr decltype(&solve_columns<R, 1>) solve[COLUMNS] = {solve_columns<R, 1>, solve_columns<R, 2>, solve_columns<R, 3>, solve_columns<R, 4>};
+  for (int64_t first = 0; first < k; first += COLUMNS) {
+    const int64_t count = std::min(COLUMNS, k - first);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t c = 0; c < count; c++) room[c * n + i] = x[i * k + first + c];
+    solve[count - 1](l, n, room, n, upper, turned, unit, team);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t c = 0; c < count; c++) x[i * k + first + c] = room[c * n + i];
+  }
 }
 
 }  // namespace LAPWING_ISA

@@ -12,6 +12,7 @@
 #include "cpu/cpu.h"
 #include "cpu/solve.h"
 #include "cpu/solve_careful.h"
+#include "cpu/standard_block.h"
 #include "cpu/threads.h"
 #include "determinant.h"
 #include "dtypes.h"

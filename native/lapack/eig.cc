@@ -1,5 +1,5 @@
 // Eigenvalues of general matrices and Schur forms by LAPACK: small matrices side by side, each on one thread; others one after the
-// other with the library's own threads.
+// other with the library's own threads. For real matrices of middle order our own kernels of cpu/eig_one.h stand in for the library's.
 //
 // A matrix is transposed on the way in: the library then sees conj(A), whose eigenvalues, eigenvectors and Schur factors are
 // those of A conjugated, and the transposes on the way out conjugate again.
@@ -9,6 +9,7 @@
 #include <complex>
 #include <utility>
 
+#include "cpu/eig_one.h"
 #include "cpu/matrix.h"
 #include "cpu/threads.h"
 #include "dtypes.h"
@@ -104,6 +105,12 @@ int eig_as(Frame& frame) {
       take();
       hermitian = false;
     }
+    if constexpr (!is_complex<T>)
+      if (!info && !hermitian && n <= EIG_ONE_LARGEST &&
+          eig_one(n, static_cast<const T*>(frame.buffer[0]) + at * n * n, w, v)) {
+        static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2])[at] = 0;
+        return;
+      }
     if (!info && !hermitian) info = geev(n, static_cast<T*>(own), w, vectors ? static_cast<T*>(columns) : nullptr);
     static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2])[at] = info != 0;
     if (info) {
@@ -125,6 +132,11 @@ int schur_as(Frame& frame) {
     T* z = static_cast<T*>(frame.buffer[2]) + at * n * n;
     turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
     int64_t info = !is_finite<T>(frame, own, n, n);
+    if constexpr (!is_complex<T>)
+      if (!info && n <= EIG_ONE_LARGEST && schur_one(n, static_cast<const T*>(frame.buffer[0]) + at * n * n, t, z)) {
+        static_cast<int32_t*>(frame.buffer[3])[at] = 0;
+        return;
+      }
     if (!info) info = gees(n, static_cast<T*>(own), static_cast<T*>(columns));
     static_cast<int32_t*>(frame.buffer[3])[at] = info != 0;
     if (info) {

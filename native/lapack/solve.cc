@@ -46,8 +46,7 @@ void solve_triangle(const Frame& frame, Triangle kind, const T* l, T* x, int64_t
   const char triangle = kind.upper ? 'L' : 'U', diagonal = kind.unit ? 'U' : 'N';
   if constexpr (!is_complex<T>) {
     // rows of x that fill a vector or two leave the library little to gain by blocks and threads
-    if (k > 1 && k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit);
-    if (k == 1) return solve_one_column(l, n, x, kind.upper, kind.adjoint, kind.unit, threads_for(frame));
+    if (k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit, threads_for(frame));
   }
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)

@@ -85,6 +85,37 @@ def test_residuals(backend, dtype):
             assert_same_values(values, backend.get(w), 1e3 * np.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [65, 79, 100, 129, 256, 257])
+def test_middle_orders(dtype, n):
+    """Real matrices of these orders have kernels of their own, which give the same bits anywhere in a batch."""
+    a = random((3, n, n), dtype, seed=n)
+    a[1] = matrices(n)["grcar"]
+    w, v = lw.eig(a)
+    check_eig(a, w, v)
+    t, z = lw.schur(a)
+    check_schur(a, t, z)
+    for m in (0, 2):
+        assert np.array_equal(lw.eig(a[m]).eigenvectors, v[m]) or n > 256
+        assert np.array_equal(lw.eigvals(a[m]), w[m]) or n > 256
+        assert np.array_equal(lw.schur(a[m])[0], t[m]) or n > 256
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_one_matrix_far_from_one(dtype, size):
+    a = (random((40, 40), "float64") * size).astype(dtype)
+    check_eig(a, *lw.eig(a))
+    check_schur(a, *lw.schur(a))
+
+
+def test_one_matrix_that_is_not_finite():
+    a = random((40, 40), "float64")
+    a[3, 30] = np.nan
+    with pytest.raises(lw.ConvergenceError):
+        lw.eig(a)
+
+
 def assert_same_values(x, y, tolerance):
     """The same eigenvalues in any order; of matrices whose eigenvalues are not too sensitive."""
     for one, other in zip(x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), strict=True):

@@ -38,7 +38,7 @@ def check(x, exact, b):
 @pytest.mark.parametrize("upper", [False, True])
 def test_numpy_views(dtype, upper):
     for n in ORDERS:
-        for columns in (1, 3, 20):
+        for columns in (1, 2, 3, 4, 7, 20):
             for unit in (False, True):
                 a, exact, b = system(n, dtype, upper, columns, unit)
                 view = np.asfortranarray(a)
@@ -53,15 +53,19 @@ def test_torch_views(dtype, upper):
         for batch in ((), (3,)):
             a, exact, b = system(n, dtype, upper, 2, batch=batch)
             memory = torch.from_numpy(np.ascontiguousarray(a.swapaxes(-1, -2)))
-            for view in (memory.mT, memory.conj().resolve_conj().mH):
+            plain = torch.from_numpy(a)
+            for view in (memory.mT, memory.conj_physical().mH, plain.conj_physical().conj()):
                 check(lw.solve(view, torch.from_numpy(b), assume="upper" if upper else "lower"), exact, b)
 
 
-def test_nothing_is_copied(monkeypatch):
+@pytest.mark.parametrize("kind", ["adjoint", "transpose", "numpy"])
+def test_nothing_is_copied(monkeypatch, kind):
     """The memory of the transpose reaches the native core, with the other triangle named."""
     torch = pytest.importorskip("torch")
-    a, _, b = system(40, "complex128", False, 1)
-    memory = torch.from_numpy(np.ascontiguousarray(a.conj().T))
+    a, exact, b = system(40, "complex128", False, 1)
+    turned = np.ascontiguousarray(a.T)
+    memory = torch.from_numpy(turned.conj() if kind == "adjoint" else turned)
+    view = {"adjoint": memory.mH, "transpose": memory.mT, "numpy": turned.T}[kind]
     seen = []
 
     class Watched:
@@ -69,15 +73,43 @@ def test_nothing_is_copied(monkeypatch):
             return getattr(native, name)
 
         def run(self, *arguments):
-            seen.append(arguments[-4])
+            first = arguments[-4]
+            seen.append(first.ctypes.data if kind == "numpy" else first)
             return native.run(*arguments)
 
         def direct(self, *arguments):
             return False
 
-    monkeypatch.setattr("lapwing.frameworks.torch.native", Watched())
-    lw.solve(memory.mH, torch.from_numpy(b), assume="lower")
-    assert seen == [memory.data_ptr()]
+    monkeypatch.setattr(f"lapwing.frameworks.{'numpy' if kind == 'numpy' else 'torch'}.native", Watched())
+    check(lw.solve(view, b if kind == "numpy" else torch.from_numpy(b), assume="lower"), exact, b)
+    assert seen == [turned.ctypes.data if kind == "numpy" else memory.data_ptr()]
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_the_bits_do_not_depend_on_the_threads(upper, layout):
+    torch = pytest.importorskip("torch")
+    a, _, b = system(1100, "float64", upper, 3)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            view = torch.from_numpy(a) if layout == "C" else torch.from_numpy(np.ascontiguousarray(a.T)).mT
+            results.append(lw.solve(view, torch.from_numpy(b), assume="upper" if upper else "lower"))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_of_a_batch_of_views_fails(dtype):
+    """Only the matrix with a zero pivot is NaN, also where the conjugate is solved."""
+    a, exact, b = system(20, dtype, False, 2, batch=(3,))
+    a[1, 7, 7] = 0
+    x = lw.solve(np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2), b, assume="lower", on_fail="nan")
+    assert np.isnan(x[1]).all()
+    for m in (0, 2):
+        check(x[m], exact[m], b[m])
 
 
 @pytest.mark.parametrize("n", [5, 40, 600])

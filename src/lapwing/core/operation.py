@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .native import OPS, native
-from .problem import ADJOINT, POS, UPPER, WORK, Problem
+from .problem import ADJOINT, CONJUGATE, POS, UPPER, WORK, Problem
 
 _SHORT_WAY = 1 << 18  # elements: for more, the work takes so long that the short way saves nothing
 
@@ -45,7 +45,7 @@ class Operation:
     alias: int | None = None  # the output that may share the memory of the input, if both have the same shape
     # Whether the operation can work on the memory of the transpose, with the flag of the other triangle. "": no. "factor": yes,
     # and the aliased output is a transpose too. "real": for real dtypes, with the same outputs. "pos": as "real", with the flag
-    # POS only. "adjoint": for real dtypes, solving the system of the adjoint instead.
+    # POS only. "adjoint": for real dtypes, and on the CPU for complex ones too, solving the system of the adjoint instead.
     turns: str = ""
     # Up to this order the call only launches kernels, which need no memory, so that a CUDA graph may capture it.
     launches_only_to: int = 0
@@ -100,15 +100,17 @@ class Operation:
     def example_shapes(self) -> tuple[Shape, ...]:
         return tuple((1,) * rank for rank in self.ranks)
 
-    def turned(self, dtype: str, flags: int) -> bool:
+    def turned(self, dtype: str, flags: int, on_cpu: bool) -> bool:
         """Whether a call can work on the memory of the transpose."""
-        if self.turns == "factor":
+        if self.turns == "factor" or (self.turns == "adjoint" and on_cpu):
             return True
         return dtype.startswith("float") and (self.turns in ("real", "adjoint") or (self.turns == "pos" and flags & POS != 0))
 
-    def turned_flags(self, flags: int) -> int:
-        """The flags for the memory of the transpose, whose upper triangle is our lower one."""
-        return flags ^ (UPPER | ADJOINT if self.turns == "adjoint" else UPPER)
+    def turned_flags(self, flags: int, conjugated: bool) -> int:
+        """The flags for the memory of the transpose, or of the adjoint, whose upper triangle is our lower one."""
+        if self.turns != "adjoint":
+            return flags ^ UPPER
+        return flags ^ UPPER ^ ADJOINT ^ (0 if conjugated else CONJUGATE)
 
     def share(self, outputs: tuple[Any, ...], a: Any) -> tuple[Any, ...]:
         """The outputs, with ``a`` in place of the one that may share its memory."""

@@ -13,8 +13,9 @@ import numpy as np
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
 # Flag in native/frame.h: the triangle that is read, the input may be destroyed, solve with the adjoint, ones on the diagonal,
-# positive definite, a factor in lower precision is allowed, A = A^T, A = A^H, routines of the caller's library may be used
-UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT = (1 << i for i in range(9))
+# positive definite, a factor in lower precision is allowed, A = A^T, A = A^H, routines of the caller's library may be used,
+# the conjugate of the triangle is in memory
+UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT, CONJUGATE = (1 << i for i in range(10))
 ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
 REAL = dict(zip(DTYPES, ("float32", "float64", "float32", "float64"), strict=True))
 COMPLEX = dict(zip(DTYPES, ("complex64", "complex128", "complex64", "complex128"), strict=True))

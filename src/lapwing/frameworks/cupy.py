@@ -55,9 +55,11 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         turned = False
         aligned = a.data.ptr % a.itemsize == 0
         if not (aligned and a.flags.c_contiguous):
-            turned = aligned and operation.turned(a.dtype.name, params[0]) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
+            turned = (
+                aligned and operation.turned(a.dtype.name, params[0], on_cpu=False) and a.swapaxes(-1, -2).flags.c_contiguous
+            )
             if turned:
-                a, params = a.swapaxes(-1, -2), (operation.turned_flags(params[0]), *params[1:])
+                a, params = a.swapaxes(-1, -2), (operation.turned_flags(params[0], a.dtype.kind == "f"), *params[1:])
             else:
                 a, overwrite = _aligned(a) if not aligned else cp.array(a, order="C"), True
         others = [_plain(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]

@@ -55,9 +55,11 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     turned = False
     flags = a.flags
     if not flags.carray and not (flags.c_contiguous and flags.aligned):
-        turned = operation.turned(_NAME[dtype], params[0]) and flags.aligned and a.swapaxes(-1, -2).flags.c_contiguous
+        turned = (
+            operation.turned(_NAME[dtype], params[0], on_cpu=True) and flags.aligned and a.swapaxes(-1, -2).flags.c_contiguous
+        )
         if turned:
-            a, params = a.swapaxes(-1, -2), (operation.turned_flags(params[0]), *params[1:])
+            a, params = a.swapaxes(-1, -2), (operation.turned_flags(params[0], dtype.kind == "f"), *params[1:])
         else:
             a, overwrite = np.array(a, order="C"), True
     if others:

@@ -158,12 +158,13 @@ def _run(
     address = a.data_ptr()
     lazy = a.is_conj() or a.is_neg() or (address & 15 and _unaligned(a, address))
     if lazy or not a.is_contiguous():
-        turned = not lazy and operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous()
+        turned = not lazy and operation.turned(_NAME[a.dtype], params[0], on_cpu=not a.is_cuda) and a.mT.is_contiguous()
         # the adjoint of a lazy adjoint is plain memory
         unconjugated = operation.turns == "adjoint" and a.is_conj() and not a.is_neg() and a.mH.is_contiguous()
         unconjugated = unconjugated and not _unaligned(a, address)
         if turned or unconjugated:
-            a, params = a.mT if turned else a.mH, (operation.turned_flags(params[0]), *params[1:])
+            conjugated = unconjugated or not a.is_complex()
+            a, params = a.mT if turned else a.mH, (operation.turned_flags(params[0], conjugated), *params[1:])
         else:
             a, overwrite = _plain(a), True
             address = a.data_ptr()

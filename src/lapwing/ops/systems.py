@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core import derivatives
 from ..core.operation import Operation, Params, Shape
-from ..core.problem import ADJOINT, MIXED, POS, UNIT, UPPER
+from ..core.problem import ADJOINT, CONJUGATE, MIXED, POS, UNIT, UPPER
 from .cholesky import CHOLESKY
 from .triangle import HERMITIAN, batch_and_order, nan_for
 
@@ -100,6 +100,8 @@ def _triangular_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.n
     l, b = arrays
     flags = params[0]
     part = np.triu(l) if flags & UPPER else np.tril(l)
+    if flags & CONJUGATE:
+        part = part.conj()
     index = np.arange(l.shape[-1])
     if flags & UNIT:
         part[..., index, index] = 1

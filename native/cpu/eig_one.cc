@@ -1,0 +1,36 @@
+// Compiles the kernels of eig_one_small.h for each instruction set and picks one at run time.
+#include "cpu/eig_one.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "cpu/cpu.h"
+#include "cpu/standard_block.h"
+
+#define LAPWING_KERNELS "cpu/eig_one_small.h"
+#include "cpu/levels.h"
+
+namespace lapwing {
+
+template <class R>
+bool eig_one(int64_t n, const R* a, std::complex<R>* w, std::complex<R>* v) {
+  return LAPWING_WIDEST(solve_eig_one<R>(n, a, w, v, nullptr, nullptr));
+}
+
+template <class R>
+bool schur_one(int64_t n, const R* a, R* t, R* z) {
+  std::vector<std::complex<R>> w(static_cast<size_t>(n));
+  return LAPWING_WIDEST(solve_eig_one<R>(n, a, w.data(), nullptr, t, z));
+}
+
+#define LAPWING_INSTANTIATE(R)                                                         \
+  template bool eig_one<R>(int64_t, const R*, std::complex<R>*, std::complex<R>*); \
+  template bool schur_one<R>(int64_t, const R*, R*, R*);
+LAPWING_INSTANTIATE(float)
+LAPWING_INSTANTIATE(double)
+
+}  // namespace lapwing
