@@ -525,3 +525,18 @@ def test_scipy_speaks_of_arrays_in_the_other_byte_order(everywhere):
         linalg.expm(swapped)
     assert str(got.value) == str(expected.value)
     assert all(calls["lapwing"] == 0 for calls in handle.report().values())
+
+
+def test_numpy_has_the_word_on_singular_matrices_and_what_is_not_finite(everywhere):
+    singular = np.zeros((3, 4, 4))
+    beside_inf = np.random.default_rng(0).standard_normal((3, 6, 4))
+    beside_inf[1, 2, 3] = np.inf
+    with np.errstate(all="ignore"):
+        expected = np.linalg.qr(beside_inf)
+        with lw.install("numpy") as handle:
+            with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+                np.linalg.solve(singular, np.ones((3, 4, 0)))
+            got = np.linalg.qr(beside_inf)
+            np.linalg.qr(beside_inf[2:])
+    assert handle.report() == {"numpy.qr": {"lapwing": 1, "own": 1}, "numpy.solve": {"lapwing": 0, "own": 1}}
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(got, expected, strict=True))
