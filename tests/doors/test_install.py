@@ -540,3 +540,25 @@ def test_numpy_has_the_word_on_singular_matrices_and_what_is_not_finite(everywhe
             np.linalg.qr(beside_inf[2:])
     assert handle.report() == {"numpy.qr": {"lapwing": 1, "own": 1}, "numpy.solve": {"lapwing": 0, "own": 1}}
     assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(got, expected, strict=True))
+
+
+def test_torch_decides_about_nan_in_qr_and_the_class_of_results(everywhere):
+    torch = pytest.importorskip("torch")
+
+    class Subclass(torch.Tensor):
+        pass
+
+    a = torch.randn(3, 40, 40, dtype=torch.float64)
+    a[1, 2, 3] = torch.nan
+    well, b = torch.eye(3).repeat(4, 1, 1).as_subclass(Subclass), torch.ones(3, 1)
+
+    def call():
+        return *torch.linalg.qr(a), torch.func.vmap(lambda x: torch.linalg.solve(x, b))(well), torch.linalg.inv(well)
+
+    expected = call()
+    with lw.install("torch") as handle:
+        got = call()
+        torch.linalg.qr(a[2:])
+    assert handle.report()["torch.linalg_qr"] == {"lapwing": 1, "own": 1}
+    for x, y in zip(got, expected, strict=True):
+        assert type(x) is type(y) and torch.equal(torch.isnan(x), torch.isnan(y))

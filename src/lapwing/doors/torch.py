@@ -56,7 +56,8 @@ def open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
 
 def _guarded(kernel: Callable[..., Any], own: Callable[..., Any], count: list[float], least: int) -> Callable[..., Any]:
     def call(keys: Any, a: Any, *arguments: Any, **options: Any) -> Any:
-        if a.dim() > 2 and a.numel() >= least:
+        # results of a subclass would be of that class, also inside vmap, where torch's own are plain
+        if a.dim() > 2 and a.numel() >= least and type(a) in framework._PLAIN_SET:
             start = perf_counter()
             results = kernel(a, *arguments, **options)
             if results is not None:
@@ -303,7 +304,7 @@ def _qr(a: torch.Tensor, mode: str = "reduced") -> Any:
     if mode != "reduced" or not _ahead("qr", a):
         return None
     q, r = _run(QR, (a,), (0, 0))
-    return _columns(q), _columns(r)
+    return (_columns(q), _columns(r)) if _finite(r) else None
 
 
 def _eig(a: torch.Tensor) -> Any:
