@@ -562,3 +562,20 @@ def test_torch_decides_about_nan_in_qr_and_the_class_of_results(everywhere):
     assert handle.report()["torch.linalg_qr"] == {"lapwing": 1, "own": 1}
     for x, y in zip(got, expected, strict=True):
         assert type(x) is type(y) and torch.equal(torch.isnan(x), torch.isnan(y))
+
+
+def test_torch_triangles_that_are_lazy_adjoints_keep_their_strides(everywhere):
+    torch = pytest.importorskip("torch")
+    triangle = (torch.eye(3) * 2 + torch.ones(3, 3).tril()).to(torch.complex128).repeat(4, 1, 1)
+    b = torch.ones(4, 3, 2, dtype=torch.complex128)
+
+    def call():
+        return [torch.linalg.solve_triangular(a, b, upper=True) for a in (triangle.mH, triangle.mT, triangle.mH.resolve_conj())]
+
+    expected = call()
+    with lw.install("torch") as handle:
+        got = call()
+    assert handle.report()["torch.linalg_solve_triangular"]["own"] == 1
+    for x, y in zip(got, expected, strict=True):
+        assert x.stride() == y.stride()
+        torch.testing.assert_close(x, y, rtol=1e-14, atol=1e-14)
