@@ -535,3 +535,57 @@ def test_scipy_speaks_of_arrays_in_the_other_byte_order(everywhere):
         linalg.expm(swapped)
     assert str(got.value) == str(expected.value)
     assert all(calls["lapwing"] == 0 for calls in handle.report().values())
+
+
+def test_numpy_has_the_word_on_singular_matrices_and_what_is_not_finite(everywhere):
+    singular = np.zeros((3, 4, 4))
+    beside_inf = np.random.default_rng(0).standard_normal((3, 6, 4))
+    beside_inf[1, 2, 3] = np.inf
+    with np.errstate(all="ignore"):
+        expected = np.linalg.qr(beside_inf)
+        with lw.install("numpy") as handle:
+            with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+                np.linalg.solve(singular, np.ones((3, 4, 0)))
+            got = np.linalg.qr(beside_inf)
+            np.linalg.qr(beside_inf[2:])
+    assert handle.report() == {"numpy.qr": {"lapwing": 1, "own": 1}, "numpy.solve": {"lapwing": 0, "own": 1}}
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(got, expected, strict=True))
+
+
+def test_torch_decides_about_nan_in_qr_and_the_class_of_results(everywhere):
+    torch = pytest.importorskip("torch")
+
+    class Subclass(torch.Tensor):
+        pass
+
+    a = torch.randn(3, 40, 40, dtype=torch.float64)
+    a[1, 2, 3] = torch.nan
+    well, b = torch.eye(3).repeat(4, 1, 1).as_subclass(Subclass), torch.ones(3, 1)
+
+    def call():
+        return *torch.linalg.qr(a), torch.func.vmap(lambda x: torch.linalg.solve(x, b))(well), torch.linalg.inv(well)
+
+    expected = call()
+    with lw.install("torch") as handle:
+        got = call()
+        torch.linalg.qr(a[2:])
+    assert handle.report()["torch.linalg_qr"] == {"lapwing": 1, "own": 1}
+    for x, y in zip(got, expected, strict=True):
+        assert type(x) is type(y) and torch.equal(torch.isnan(x), torch.isnan(y))
+
+
+def test_torch_triangles_that_are_lazy_adjoints_keep_their_strides(everywhere):
+    torch = pytest.importorskip("torch")
+    triangle = (torch.eye(3) * 2 + torch.ones(3, 3).tril()).to(torch.complex128).repeat(4, 1, 1)
+    b = torch.ones(4, 3, 2, dtype=torch.complex128)
+
+    def call():
+        return [torch.linalg.solve_triangular(a, b, upper=True) for a in (triangle.mH, triangle.mT, triangle.mH.resolve_conj())]
+
+    expected = call()
+    with lw.install("torch") as handle:
+        got = call()
+    assert handle.report()["torch.linalg_solve_triangular"]["own"] == 1
+    for x, y in zip(got, expected, strict=True):
+        assert x.stride() == y.stride()
+        torch.testing.assert_close(x, y, rtol=1e-14, atol=1e-14)

@@ -121,11 +121,14 @@ def _solve(a: np.ndarray, b: Any) -> Any:
     plain = (
         type(b) is np.ndarray and b.dtype is a.dtype and (b.shape[:-1] == a.shape[:-1] or b.shape == a.shape[:1] == a.shape[1:])
     )
-    return _run(solve, a, b) if plain and is_ahead("solve", a) else None
+    # without right-hand sides NumPy factors the matrices all the same, and says which is singular
+    return _run(solve, a, b) if plain and b.size and is_ahead("solve", a) else None
 
 
 def _qr(a: np.ndarray, mode: str = "reduced") -> Any:
-    return _named("QRResult", _run(qr, a)) if mode == "reduced" and is_ahead("qr", a) else None
+    q, r = _run(qr, a) if mode == "reduced" and is_ahead("qr", a) else (None, None)
+    # which elements are NaN beside Inf and NaN depends on LAPACK's blocks
+    return _named("QRResult", (q, r)) if r is not None and np.isfinite(r).all() else None
 
 
 def _svd(a: np.ndarray, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:

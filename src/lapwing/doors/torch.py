@@ -56,7 +56,8 @@ def open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
 
 def _guarded(kernel: Callable[..., Any], own: Callable[..., Any], count: list[float], least: int) -> Callable[..., Any]:
     def call(keys: Any, a: Any, *arguments: Any, **options: Any) -> Any:
-        if a.dim() > 2 and a.numel() >= least:
+        # results of a subclass would be of that class, also inside vmap, where torch's own are plain
+        if a.dim() > 2 and a.numel() >= least and type(a) in framework._PLAIN_SET:
             start = perf_counter()
             results = kernel(a, *arguments, **options)
             if results is not None:
@@ -259,6 +260,8 @@ def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> Any:
 def _solve_triangular(a: torch.Tensor, b: torch.Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
     if not _ahead("triangular", a) or not left or not _square(a) or not _same_batch(a, b):
         return None
+    if a.is_conj() and a.mT.is_contiguous():  # the one case in which torch's solution is row-major
+        return None
     a, flags = _triangle(a, (UPPER if upper else 0) | (UNIT if unitriangular else 0))
     x, info = _run(TRIANGULAR, (a, b), (flags,))
     return _columns(x) if _succeeded(info) else None
@@ -303,7 +306,7 @@ def _qr(a: torch.Tensor, mode: str = "reduced") -> Any:
     if mode != "reduced" or not _ahead("qr", a):
         return None
     q, r = _run(QR, (a,), (0, 0))
-    return _columns(q), _columns(r)
+    return (_columns(q), _columns(r)) if _finite(r) else None
 
 
 def _eig(a: torch.Tensor) -> Any:
