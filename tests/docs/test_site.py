@@ -143,7 +143,8 @@ def test_in_a_browser(site, tmp_path):
     ]
     assert not errors
     _start, performance, _tutorial, search = (page for page, _ in results)
-    assert performance.count('class="plot-container') == 3  # the charts are drawn
+    charts = (ROOT / "docs" / "performance.md").read_text().count("<!-- chart:")
+    assert performance.count('class="plot-container') == charts > 0  # all are drawn
     assert "lapwing.cholesky.html" in search
 
 
