@@ -239,9 +239,10 @@ void standardise(const OneSchur<R>& s, std::complex<R>* w) {
   }
 }
 
-// H <- D^-1 H D with powers of two in D, so that rows and columns have about the same length: see eig_small.h
+// H <- D^-1 H D with powers of two in D, so that rows and columns have about the same length: see eig_small.h. false: D would leave its
+// range.
 template <class R>
-void balance_one(R* h, int64_t line, int64_t n, R* d) {
+bool balance_one(R* h, int64_t line, int64_t n, R* d) {
   constexpr int SWEEPS = 8;
   std::fill_n(d, n, R(1));
   for (int sweep = 0; sweep < SWEEPS; sweep++) {
@@ -256,7 +257,8 @@ void balance_one(R* h, int64_t line, int64_t n, R* d) {
       if (column < 1e-100 || row < 1e-100) continue;
       const int half = (std::ilogb(row) - std::ilogb(column)) / 2;
       const double f = std::ldexp(1.0, half);
-      if (half == 0 || !(column * f + row / f < 0.95 * (column + row)) || std::abs(std::ilogb(d[i]) + half) > 50) continue;
+      if (half == 0 || !(column * f + row / f < 0.95 * (column + row))) continue;
+      if (std::abs(std::ilogb(d[i]) + half) > 50) return false;
       changed = true;
       d[i] *= R(f);
       for (int64_t j = 0; j < n; j++) h[i * line + j] *= R(1 / f);
@@ -264,11 +266,13 @@ void balance_one(R* h, int64_t line, int64_t n, R* d) {
     }
     if (!changed) break;
   }
+  return true;
 }
 
-// V <- D Z X with columns of length one, X the eigenvectors of T; each lane has one of them. room: 4 n W reals
+// V <- P D Z X with columns of length one, X the eigenvectors of T; each lane has one of them. Row i goes to row order[i]. room: 4 n W
+// reals
 template <class R>
-void vectors_of(const OneSchur<R>& s, const std::complex<R>* w, const R* d, R* room, R* out) {
+void vectors_of(const OneSchur<R>& s, const std::complex<R>* w, const R* d, const int64_t* order, R* room, R* out) {
   constexpr int W = LANES<R>;
   constexpr R LEAST = sizeof(R) == 4 ? R(1e-17) : R(1e-116), LARGE = sizeof(R) == 4 ? R(1e10) : R(1e100);
   const int64_t n = s.n;
@@ -387,15 +391,15 @@ void vectors_of(const OneSchur<R>& s, const std::complex<R>* w, const R* d, R* r
       R parts[2][W];
       store(parts[0], less(im, ci, re * cr));
       store(parts[1], is_real ? Vec<R>{} : fma(re, ci, im * cr));
-      R* to = out + 2 * (r * n + group);
+      R* to = out + 2 * (order[r] * n + group);
       for (int64_t lane = 0; lane < count; lane++) to[2 * lane] = parts[0][lane], to[2 * lane + 1] = parts[1][lane];
     }
   }
 }
 
-// See eig_one.h. t and z: the Schur form, or null.
+// See eig_one.h. t and z: the Schur form, or null. Row and column i are those of order[i] of the matrix.
 template <class R>
-bool solve_eig_one(int64_t n, const R* a, std::complex<R>* w, std::complex<R>* v, R* t, R* z) {
+bool solve_eig_one(int64_t n, const R* a, const int64_t* order, std::complex<R>* w, std::complex<R>* v, R* t, R* z) {
   constexpr int W = LANES<R>;
   const int64_t line = (((n + W - 1) / W + 1) | 1) * W, rows = n + W, vectors = v ? 4 * n * W : 0;
   const bool whole = v || t;
@@ -404,21 +408,24 @@ bool solve_eig_one(int64_t n, const R* a, std::complex<R>* w, std::complex<R>* v
   std::fill_n(memory, (whole ? 2 : 1) * size, R(0));
   const OneSchur<R> s = {n, line, memory, whole ? memory + size : nullptr, whole};
   R *d = memory + (whole ? 2 : 1) * size, *work = d + line;
-  R most = 0;
   for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j < n; j++) most = std::max(most, std::abs(s.at(i, j) = a[i * n + j]));
-  // what is far from one is scaled by LAPACK
-  constexpr R RANGE = sizeof(R) == 4 ? R(1e9) : R(1e90);
-  if (most != 0 && !(most < RANGE && most * RANGE > 1)) return false;
-  if (t) std::fill_n(d, n, R(1));
-  else balance_one(s.h, line, n, d);
+    for (int64_t j = 0; j < n; j++) s.at(i, j) = a[order[i] * n + order[j]];
+  const auto near_one = [&] {
+    constexpr R RANGE = sizeof(R) == 4 ? R(1e9) : R(1e90);
+    R most = 0;
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < n; j++) most = std::max(most, std::abs(s.at(i, j)));
+    return most == 0 || (most < RANGE && most * RANGE > 1);
+  };
+  // LAPACK scales matrices that are far from one, before or after they are balanced
+  if (!near_one() || (!t && !(balance_one(s.h, line, n, d) && near_one()))) return false;
   s.to_hessenberg(work);
   if (!s.iterate(std::numeric_limits<R>::min() * (R(n) / std::numeric_limits<R>::epsilon()))) return false;
   standardise(s, w);
-  if (v) vectors_of(s, w, d, work + (n + 2) * line, reinterpret_cast<R*>(v));
+  if (v) vectors_of(s, w, d, order, work + (n + 2) * line, reinterpret_cast<R*>(v));
   for (int64_t i = 0; t && i < n; i++) {
     std::copy_n(s.row(i), n, t + i * n);
-    for (int64_t j = 0; j < n; j++) z[i * n + j] = s.z[j * line + i];
+    for (int64_t j = 0; j < n; j++) z[order[i] * n + j] = s.z[j * line + i];
   }
   return true;
 }

@@ -326,6 +326,35 @@ def test_arrays_of_another_library():
     assert np.array_equal(lw.eigvals(Foreign(a)), lw.eigvals(a))
 
 
+@pytest.mark.parametrize("n", [3, 20, 100, 257])
+def test_one_permuted_triangle_is_exact(n):
+    """Its eigenvalues are on the diagonal. With other rows and columns in between, only theirs are rounded."""
+    rng = np.random.default_rng(n)
+    values = np.arange(n) // 3 + 1.0  # repeated and defective: an error of eps would become one of eps^(1/3)
+    a = (np.tril(rng.standard_normal((n, n)), -1) + np.diag(values))[np.ix_(*[rng.permutation(n)] * 2)]
+    w, v = lw.eig(a)
+    check_eig(a, w, v)
+    assert np.array_equal(np.sort_complex(w), values) and np.array_equal(lw.eigvals(a), w)
+    t, z = lw.schur(a)
+    check_schur(a, t, z)
+    assert np.array_equal(np.sort(np.diag(t)), values)
+
+    middle = n // 3
+    a = np.tril(rng.standard_normal((n, n)), -1) + np.diag(values)
+    a[middle : middle + 2, middle : middle + 2] = [[0, 1], [-1, 0]]
+    w = lw.eigvals(a)
+    assert np.array_equal(np.sort(w[w.imag == 0].real), np.delete(values, [middle, middle + 1]))
+    check_eig(a, *lw.eig(a))
+    check_schur(a, *lw.schur(a))
+
+
+def test_balancing_one_matrix_over_a_wide_range():
+    a = random((20, 20), "float64", seed=3)
+    powers = np.round(np.linspace(0, 280, 20))
+    w = lw.eigvals(np.ldexp(a, (powers - powers[:, None]).astype(int)))
+    assert_same_values(w, np.linalg.eigvals(a), 1e-11)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_vectors_have_length_one_where_a_pair_lies_between_equal_values(dtype):
     """Rounding errors give the vector of a repeated real eigenvalue any phase."""
