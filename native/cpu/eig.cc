@@ -10,6 +10,7 @@
 
 #include "cpu/blocked.h"
 #include "cpu/cpu.h"
+#include "cpu/isolate.h"
 #include "cpu/solve.h"
 #include "cpu/solve_careful.h"
 #include "cpu/standard_block.h"

@@ -140,6 +140,43 @@ __attribute__((noinline)) Mask<R> scale_square(const View<R, P>& from, const Vie
   return finite;
 }
 
+// H <- P^T H P with eigenvalues at the ends of the diagonal, in the lanes that are returned: see isolate.h. Row i is row order[i] of
+// the matrix. room: as large as H
+template <class R, int P>
+__attribute__((noinline)) Mask<R> isolate_lanes(const View<R, P>& h, const View<R, P>& room, int64_t n, Mask<R>* order) {
+  Mask<R> found = {};
+  for (int64_t i = 0; i < n; i++) {
+    Vec<R> row = {}, column = {};
+    for (int64_t j = 0; j < n; j++)
+      if (j != i) row = larger<R>(row, size_of<R, P>(h.get(i, j))), column = larger<R>(column, size_of<R, P>(h.get(j, i)));
+    found |= (row == 0) | (column == 0);
+  }
+  for (int lane = 0; any(found) && lane < LANES<R>; lane++) {
+    if (!found[lane]) continue;
+    int64_t own[EIG_LARGEST];
+    bool placed[EIG_LARGEST];
+    const auto linked = [&](int64_t i, int64_t j) { return h.at(i, j)[0][lane] != 0 || h.at(i, j)[P - 1][lane] != 0; };
+    isolate(n, linked, own, placed);
+    for (int64_t i = 0; i < n; i++) {
+      order[i][lane] = own[i];
+      for (int64_t j = 0; j < n; j++)
+        for (int p = 0; p < P; p++) room.at(i, j)[p][lane] = h.at(own[i], own[j])[p][lane];
+    }
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < n; j++)
+        for (int p = 0; p < P; p++) h.at(i, j)[p][lane] = room.at(i, j)[p][lane];
+  }
+  return found;
+}
+
+// Rows back to where they come from; element i of a column is `step` vectors behind the one before. room: n
+template <class R>
+void put_back(Mask<R> found, const Mask<R>* order, Vec<R>* x, int64_t step, int64_t n, Vec<R>* room) {
+  for (int64_t i = 0; i < n; i++) room[i] = x[i * step];
+  for (int lane = 0; lane < LANES<R>; lane++)
+    for (int64_t i = 0; found[lane] && i < n; i++) x[order[i][lane] * step][lane] = room[i][lane];
+}
+
 // The length of a row or a column, whose squares may be too small to be written
 template <class R, int P>
 LAPWING_INLINE Vec<R> length_of(const Vec<R>* x, int64_t step, int64_t n) {
@@ -680,7 +717,7 @@ void eig_group(Group<R, P> group) {
   const int32_t op = group.frame.op;
   const bool vectors = op != EIGVALS;
   const int64_t line = ((n + 1) * P) | 1, complex_line = stride_for<R>(2 * n), packed = stride_for<R>(n * P);
-  group.begin((n + 1) * line + n * line + 2 * n * complex_line + 10 * n + 16);
+  group.begin((n + 1) * line + n * line + 2 * n * complex_line + 11 * n + 16);
   const auto room = [&](int64_t vectors_wanted) {
     Vec<R>* const at = group.memory;
     group.memory += vectors_wanted;
@@ -689,11 +726,13 @@ void eig_group(Group<R, P> group) {
   Schur<R, P> s = {{room((n + 1) * line), line, P}, {room(n * line), line, P}, n, vectors, vectors};
   const View<R, 2> w = {room(2 * n), 2 * n, 2}, turns = {room(2 * n), 2 * n, 2};
   Vec<R>*d = room(n), *taus = room(n), *x = room(2 * (n + 1)), *column = room(2 * n);
+  Mask<R>* const order = reinterpret_cast<Mask<R>*>(room(n));
 
   const View<R, P> input = {s.z.x, packed, P};
   read<R>(input.x, group.from(0, n * n), n, n * P, n * P);
   Vec<R> down, down_again = broadcast(R(1));
   const Mask<R> finite = scale_square<R, P>(input, s.h, n, down);
+  const Mask<R> isolated = isolate_lanes<R, P>(s.h, input, n, order);
   for (int64_t i = 0; i < n; i++) std::fill_n(s.h.at(i, n), P, Vec<R>{});
   std::fill_n(s.h.at(n, 0), (n + 1) * P, Vec<R>{});
   if (op != SCHUR) {
@@ -703,6 +742,10 @@ void eig_group(Group<R, P> group) {
   to_hessenberg<R, P>(s.h, s.z, n, taus, vectors);
   const Mask<R> converged = iterate<R, P>(s);
   if constexpr (P == 1) standardise<R>(s);
+  if (vectors && any(isolated)) {
+    if (op != SCHUR) put_back<R>(isolated, order, d, 1, n, column);
+    for (int64_t j = 0; j < n * P; j++) put_back<R>(isolated, order, s.z.at(0, 0) + j, s.z.down, n, column);
+  }
 
   int32_t* info = group.integers(op == EIGVALS ? 2 : 3, 1);
   for (int64_t lane = 0; lane < group.count; lane++) info[lane] = !finite[lane] ? 1 : !converged[lane] ? 2 : 0;
