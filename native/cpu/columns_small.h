@@ -1,4 +1,5 @@
-// A triangle and a few right-hand sides: very few one behind the other, more across the lanes of a vector. Compiled once per instruction set; see levels.h.
+// A triangle and a few right-hand sides: very few one behind the other, more across the lanes of a vector. Compiled once per instruction
+// set; see levels.h.
 #include "cpu/lines.h"
 
 namespace lapwing {

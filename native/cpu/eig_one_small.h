@@ -15,8 +15,9 @@ struct OneSchur {
   static constexpr int W = LANES<R>, K = CHUNK<R>, G = 4 / K;  // G pieces of K columns hold the three of a reflection
   static constexpr R TINY = 4 * std::numeric_limits<R>::min();  // of smaller numbers one over them may be none
   int64_t n, line;  // reals from a row to the next
-  R *h, *z;         // z: Z^T, or null; both have W rows and W columns of zeros behind the last ones
+  R *h, *z;         // z: Z^T, or null; both have zeros behind the last ones: W columns, and W rows or B, whichever is more
   bool whole;       // all of T is wanted
+  static constexpr int B = 4;  // rows that are multiplied at a time
   R *row(int64_t i) const { return h + i * line; }
   R& at(int64_t i, int64_t j) const { return h[i * line + j]; }
 
@@ -100,7 +101,6 @@ struct OneSchur {
     for (int64_t k = n - 3; k >= 0; k--) from_right(z + (k + 1) * line, n - k - 1, (k + 1) / W * W, vs + k * line, taus[k]);
   }
   void from_right(R* x, int64_t rows, int64_t begin, const R* v, R tau) const {
-    constexpr int B = 4;
     for (int64_t i = 0; i < rows; i += B) {
       Vec<R> sum[B] = {};  // rows behind the last one are zeros
       R* p = x + i * line;
@@ -401,7 +401,7 @@ void vectors_of(const OneSchur<R>& s, const std::complex<R>* w, const R* d, cons
 template <class R>
 bool solve_eig_one(int64_t n, const R* a, const int64_t* order, std::complex<R>* w, std::complex<R>* v, R* t, R* z) {
   constexpr int W = LANES<R>;
-  const int64_t line = (((n + W - 1) / W + 1) | 1) * W, rows = n + W, vectors = v ? 4 * n * W : 0;
+  const int64_t line = (((n + W - 1) / W + 1) | 1) * W, rows = n + std::max(W, OneSchur<R>::B), vectors = v ? 4 * n * W : 0;
   const bool whole = v || t;
   const int64_t size = rows * line, total = (whole ? 2 : 1) * size + (n + 4) * line + vectors;
   R* memory = static_cast<R*>(scratch(sizeof(R) * size_t(total)));
