@@ -93,30 +93,79 @@ void solve_few(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, 
 
 // ---- one to four right-hand sides, one behind the other ------------------------------------------------------------------
 
+// Complex numbers lie in a vector as in memory, real and imaginary parts in turn. One factor (c, d) for all of them, its parts in each
+// lane, is multiplied by the numbers (a, b) and by these exchanged, where one side gets the signs of i: (a, b) c + (b, a) (-d, d).
+template <class R, int P>
+LAPWING_INLINE Element<R, P> both_ways(Vec<R> x) {
+  if constexpr (P == 1)
+    return {x};
+  else
+    return {x, __builtin_shuffle(x, lane_numbers<R>() ^ 1)};
+}
+template <class R>
+LAPWING_INLINE Vec<R> with_signs(Vec<R> x) {
+  Vec<R> signs;
+#pragma GCC unroll 16
+  for (int lane = 0; lane < LANES<R>; lane++) signs[lane] = lane % 2 ? R(1) : R(-1);
+  return x * signs;
+}
+template <class R, int P>
+LAPWING_INLINE Element<R, P> with_signs(Element<R, P> x) {
+  if constexpr (P == 2) x.im = with_signs<R>(x.im);
+  return x;
+}
+// z - x y, one of x and y being numbers both ways, the other a factor, and either of them with signs
+template <class R, int P>
+LAPWING_INLINE Vec<R> less_product(const Element<R, P>& x, const Element<R, P>& y, Vec<R> z) {
+  z = less(x.re, y.re, z);
+  if constexpr (P == 2) z = less(x.im, y.im, z);
+  return z;
+}
+// Number i of a vector as a factor, and the numbers of a vector from a factor
+template <class R, int P>
+LAPWING_INLINE Element<R, P> spread_lane(Vec<R> x, int i) {
+  if constexpr (P == 1)
+    return {__builtin_shuffle(x, broadcast_int<R>(i))};
+  else
+    return {__builtin_shuffle(x, broadcast_int<R>(2 * i)), __builtin_shuffle(x, broadcast_int<R>(2 * i + 1))};
+}
+template <class R, int P>
+LAPWING_INLINE Vec<R> in_turn(const Element<R, P>& x) {
+  if constexpr (P == 1)
+    return x.re;
+  else
+    return (lane_numbers<R>() & 1) == 0 ? x.re : x.im;
+}
+
 // x <- L^-1 x, or L^-T x, for a row-major triangle and K columns, in blocks of unknowns. Several threads may take the blocks, in
 // their order: each subtracts what is known so far and waits for the rest. What is known is taken in the order in which it was found,
 // however much of it there is at a time: the same bits for any number of threads.
-template <class R, int K>
+template <class R, int P, int K>
 struct Columns {
-  static constexpr int W = LANES<R>, ROWS = K == 1 ? 8 : 4;
-  static constexpr int TILE = K == 1 ? 8 : 4;  // vectors of columns of L^T at a time
-  static constexpr int64_t BLOCK = 512 / sizeof(R);
-  const R* l;
+  using T = Scalar<R, P>;
+  static constexpr int W = LANES<R> / P;  // numbers in a vector
+  static constexpr int ROWS = P * K == 1 ? 8 : P * K <= (LAPWING_REGISTERS == 32 ? 6 : 4) ? 4 : 2;
+  static constexpr int TILE = K <= P ? 8 : 4;  // vectors of columns of L^T at a time
+  static constexpr int64_t BLOCK = 512 / sizeof(T);
+  using Sums = Element<R, P>;  // of the products of the numbers as they are, and of those of L with x exchanged
+  const T* l;
   int64_t n;
-  R* x;
+  T* x;
   int64_t apart;  // from a column of x to the next
   bool upper, turned, unit;
   std::atomic<int64_t> solved{0};  // blocks whose unknowns are known
 
-  Columns(const R* l, int64_t n, R* x, int64_t apart, bool upper, bool turned, bool unit)
+  Columns(const T* l, int64_t n, T* x, int64_t apart, bool upper, bool turned, bool unit)
       : l(l), n(n), x(x), apart(apart), upper(upper), turned(turned), unit(unit) {}
   int64_t blocks() const { return (n + BLOCK - 1) / BLOCK; }
   bool downwards() const { return upper == turned; }
-  LAPWING_INLINE R* column(int k) const { return x + k * apart; }
+  LAPWING_INLINE T* column(int k) const { return x + k * apart; }
+  static LAPWING_INLINE Vec<R> numbers(const T* from) { return load(reinterpret_cast<const R*>(from)); }
+  static LAPWING_INLINE void put_numbers(T* to, Vec<R> x) { store(reinterpret_cast<R*>(to), x); }
 
   // Rows [i, i + ROWS) of L; those that are missing at the end repeat the last one, and what comes of them is not used.
   struct Some {
-    const R* line[ROWS];
+    const T* line[ROWS];
     int64_t count;
     Some(const Columns& job, int64_t i, int64_t last) : count(std::min<int64_t>(ROWS, last - i)) {
 #pragma GCC unroll 8
@@ -125,52 +174,61 @@ struct Columns {
   };
 
   // sum[r][k] <- sum[r][k] + L[r][c] x[c][k] for one vector of columns
-  LAPWING_INLINE void add_products(const Some& rows, int64_t c, Vec<R> (&sum)[ROWS][K]) const {
-    Vec<R> y[K];
+  LAPWING_INLINE void add_products(const Some& rows, int64_t c, Sums (&sum)[ROWS][K]) const {
+    Element<R, P> y[K];
 #pragma GCC unroll 4
-    for (int k = 0; k < K; k++) y[k] = load(column(k) + c);
+    for (int k = 0; k < K; k++) y[k] = both_ways<R, P>(numbers(column(k) + c));
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      const Vec<R> element = load(rows.line[r] + c);
+      const Vec<R> element = numbers(rows.line[r] + c);
 #pragma GCC unroll 4
-      for (int k = 0; k < K; k++) sum[r][k] = fma(element, y[k], sum[r][k]);
+      for (int k = 0; k < K; k++) {
+        sum[r][k].re = fma(element, y[k].re, sum[r][k].re);
+        if constexpr (P == 2) sum[r][k].im = fma(element, y[k].im, sum[r][k].im);
+      }
     }
+  }
+  static LAPWING_INLINE void load_sums(const Sums* kept, Sums (&sum)[ROWS][K]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+      for (int k = 0; k < K; k++) sum[r][k] = kept[r * K + k];
   }
 
   // The same for the rows [first, last) and whole vectors of columns [begin, end), to sums that are kept
-  void add_rows(int64_t first, int64_t last, int64_t begin, int64_t end, R* sums) const {
+  void add_rows(int64_t first, int64_t last, int64_t begin, int64_t end, Sums* sums) const {
     const int64_t step = downwards() ? W : -W, start = downwards() ? begin : end - W;
     for (int64_t i = first; i < last; i += ROWS) {
       const Some rows(*this, i, last);
-      R* kept = sums + (i - first) * K * W;
-      Vec<R> sum[ROWS][K];
-#pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-        for (int k = 0; k < K; k++) sum[r][k] = load(kept + (r * K + k) * W);
+      Sums *kept = sums + (i - first) * K, sum[ROWS][K];
+      load_sums(kept, sum);
       for (int64_t c = start; c >= begin && c < end; c += step) add_products(rows, c, sum);
 #pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
-        for (int k = 0; k < K; k++) store(kept + (r * K + k) * W, sum[r][k]);
+        for (int k = 0; k < K; k++) kept[r * K + k] = sum[r][k];
     }
   }
-  static R lane_sum(Vec<R> x) { return sum_lanes<R>(x)[0]; }
+  static T total_of(const Sums& sum) {
+    if constexpr (P == 1)
+      return sum_lanes<R>(sum.re)[0];
+    else
+      return {-sum_lanes<R>(with_signs<R>(sum.re))[0], sum_lanes<R>(sum.im)[0]};
+  }
 
-  // x[r] <- x[r] - sum of L[r][c] x[c], for rows [first, last) and columns [begin, end) of one block
-  void subtract_rows(int64_t first, int64_t last, int64_t begin, int64_t end) const {
-    for (int64_t i = first; i < last; i += ROWS) {
-      const Some rows(*this, i, last);
-      Vec<R> sum[ROWS][K] = {};
-      int64_t c = begin;
-      for (; c + W <= end; c += W) add_products(rows, c, sum);
-      for (int r = 0; r < rows.count; r++)
-        for (int k = 0; k < K; k++) {
-          R total = lane_sum(sum[r][k]);
-          for (int64_t q = c; q < end; q++) total += rows.line[r][q] * column(k)[q];
-          column(k)[i + r] -= total;
-        }
-    }
+  // x[r] <- x[r] - sum of L[r][c] x[c], for ROWS rows from `first` on or fewer, columns [begin, end) of one block, and sums so far
+  void subtract_rows(int64_t first, int64_t last, int64_t begin, int64_t end, const Sums* sums) const {
+    const Some rows(*this, first, last);
+    Sums sum[ROWS][K];
+    load_sums(sums, sum);
+    int64_t c = begin;
+    for (; c + W <= end; c += W) add_products(rows, c, sum);
+    for (int r = 0; r < rows.count; r++)
+      for (int k = 0; k < K; k++) {
+        T total = total_of(sum[r][k]);
+        for (int64_t q = c; q < end; q++) total += times<R, P>(rows.line[r][q], column(k)[q]);
+        column(k)[first + r] -= total;
+      }
   }
 
   // x[j] <- x[j] - sum of L[r][j] x[r], for `count` rows from `row` on and V vectors of columns from j on
@@ -181,95 +239,111 @@ struct Columns {
 #pragma GCC unroll 4
     for (int k = 0; k < K; k++)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) sum[k][v] = load(column(k) + j + v * W);
+      for (int v = 0; v < V; v++) sum[k][v] = numbers(column(k) + j + v * W);
     for (int64_t s = 0; s < count; s++, row += step) {
-      const R* line = l + row * n + j;
-      Vec<R> y[K];
+      const T* line = l + row * n + j;
+      Element<R, P> y[K];
 #pragma GCC unroll 4
-      for (int k = 0; k < K; k++) y[k] = broadcast(column(k)[row]);
+      for (int k = 0; k < K; k++) y[k] = with_signs<R, P>(spread<R, P>(column(k)[row]));
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) {
         __builtin_prefetch(line + AHEAD * step * n + v * W);
-        const Vec<R> element = load(line + v * W);
+        const Element<R, P> element = both_ways<R, P>(numbers(line + v * W));
 #pragma GCC unroll 4
-        for (int k = 0; k < K; k++) sum[k][v] = less(element, y[k], sum[k][v]);
+        for (int k = 0; k < K; k++) sum[k][v] = less_product<R, P>(element, y[k], sum[k][v]);
       }
     }
 #pragma GCC unroll 4
     for (int k = 0; k < K; k++)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) store(column(k) + j + v * W, sum[k][v]);
+      for (int v = 0; v < V; v++) put_numbers(column(k) + j + v * W, sum[k][v]);
   }
   void subtract_columns(int64_t first, int64_t last, int64_t begin, int64_t end) const {
     const int64_t count = last - first, step = downwards() ? 1 : -1, row = downwards() ? first : last - 1;
     int64_t j = begin;
     for (; j + TILE * W <= end; j += TILE * W) subtract_tile<TILE>(row, count, step, j);
+    for (; j + 4 * W <= end; j += 4 * W) subtract_tile<4>(row, count, step, j);
     for (; j + W <= end; j += W) subtract_tile<1>(row, count, step, j);
     for (int k = 0; k < K && j < end; k++) subtract_part(column(k), row, count, step, j, end);
   }
   // for fewer columns than a vector has: lanes beside them may read anything, and are not kept
-  void subtract_part(R* x, int64_t row, int64_t count, int64_t step, int64_t j, int64_t end) const {
+  void subtract_part(T* x, int64_t row, int64_t count, int64_t step, int64_t j, int64_t end) const {
     const int64_t window = std::max<int64_t>(0, end - W);
-    R part[W] = {};
+    T part[W] = {};
     std::copy(x + j, x + end, part + j - window);
     if (n >= W) {
-      Vec<R> sum = load(part);
-      for (int64_t k = 0; k < count; k++, row += step) sum = less(load(l + row * n + window), broadcast(x[row]), sum);
-      store(part, sum);
+      Vec<R> sum = numbers(part);
+      for (int64_t s = 0; s < count; s++, row += step)
+        sum = less_product<R, P>(both_ways<R, P>(numbers(l + row * n + window)), with_signs<R, P>(spread<R, P>(x[row])), sum);
+      put_numbers(part, sum);
     } else {
-      for (int64_t k = 0; k < count; k++, row += step)
-        for (int64_t c = j; c < end; c++) part[c - window] -= l[row * n + c] * x[row];
+      for (int64_t s = 0; s < count; s++, row += step)
+        for (int64_t c = j; c < end; c++) part[c - window] -= times<R, P>(l[row * n + c], x[row]);
     }
     std::copy_n(part + j - window, end - j, x + j);
   }
 
-  // ROWS unknowns or fewer, with nothing left to subtract but each other
-  void solve_few(int64_t first, int64_t last) const {
-    for (int k = 0; k < K; k++) solve_few(column(k), first, last);
+  // Division by pivot i. A complex division takes long: the inverses of a block are found before their turn comes.
+  void find_inverses(int64_t first, int64_t last, T* inverses) const {
+    if constexpr (P == 2)
+      for (int64_t i = first; i < last && !unit; i++) inverses[i - first] = inverse_of<R, P>(l[i * (n + 1)]);
   }
-  LAPWING_INLINE void solve_few(R* x, int64_t first, int64_t last) const {
+  LAPWING_INLINE T divided(T x, int64_t i, const T* inverse) const {
+    if constexpr (P == 1) return x / l[i * (n + 1)];
+    else return times<R, P>(x, *inverse);
+  }
+  LAPWING_INLINE Element<R, P> divided(const Element<R, P>& x, int64_t i, const T* inverse) const {
+    if constexpr (P == 1) return {x.re / broadcast(l[i * (n + 1)])};
+    else return product<R, P>(x, spread<R, P>(*inverse));
+  }
+
+  // ROWS unknowns or fewer, or less than a vector, with nothing left to subtract but each other
+  void solve_few(int64_t first, int64_t last, const T* inverses) const {
+    for (int k = 0; k < K; k++) solve_few(column(k), first, last, inverses);
+  }
+  LAPWING_INLINE void solve_few(T* x, int64_t first, int64_t last, const T* inverses) const {
     const int64_t count = last - first, start = downwards() ? first : last - 1, step = downwards() ? 1 : -1;
     for (int64_t s = 0; s < count; s++) {
       const int64_t i = start + s * step;
-      R sum = x[i];
+      T sum = x[i];
       for (int64_t q = 0; q < s; q++) {
         const int64_t k = start + q * step;
-        sum -= (turned ? l[k * n + i] : l[i * n + k]) * x[k];
+        sum -= times<R, P>(turned ? l[k * n + i] : l[i * n + k], x[k]);
       }
-      x[i] = unit ? sum : sum / l[i * (n + 1)];
+      x[i] = unit ? sum : divided(sum, i, inverses + (i - first));
     }
   }
 
   // A vector of unknowns of L^-T x, likewise: each is subtracted from all the others at once
   template <bool DOWN>
-  void solve_vector(int64_t first) const {
+  void solve_vector(int64_t first, const T* inverses) const {
+    const Mask<R> lanes = lane_numbers<R>() / P;
     Vec<R> y[K];
 #pragma GCC unroll 4
-    for (int k = 0; k < K; k++) y[k] = load(column(k) + first);
+    for (int k = 0; k < K; k++) y[k] = numbers(column(k) + first);
 #pragma GCC unroll 16
     for (int step = 0; step < W; step++) {
       const int i = DOWN ? step : W - 1 - step;
-      const R* line = l + (first + i) * n + first;
-      const Mask<R> open = DOWN ? lane_numbers<R>() > broadcast_int<R>(i) : lane_numbers<R>() < broadcast_int<R>(i);
+      const Mask<R> open = DOWN ? lanes > broadcast_int<R>(i) : lanes < broadcast_int<R>(i), here = lanes == broadcast_int<R>(i);
       // what is not part of the triangle may be anything
-      const Vec<R> others = (Vec<R>)((Mask<R>)load(line) & open);
-      const Mask<R> here = lane_numbers<R>() == broadcast_int<R>(i);
+      const Vec<R> line = (Vec<R>)((Mask<R>)numbers(l + (first + i) * n + first) & open);
+      const Element<R, P> others = with_signs<R, P>(both_ways<R, P>(line));
 #pragma GCC unroll 4
       for (int k = 0; k < K; k++) {
-        Vec<R> found = __builtin_shuffle(y[k], broadcast_int<R>(i));
-        if (!unit) found /= broadcast(line[i]);
-        y[k] = (Vec<R>)(((Mask<R>)found & here) | ((Mask<R>)less(others, found, y[k]) & ~here));
+        Element<R, P> found = spread_lane<R, P>(y[k], i);
+        if (!unit) found = divided(found, first + i, inverses + i);
+        y[k] = here ? in_turn<R, P>(found) : less_product<R, P>(others, found, y[k]);
       }
     }
 #pragma GCC unroll 4
-    for (int k = 0; k < K; k++) store(column(k) + first, y[k]);
+    for (int k = 0; k < K; k++) put_numbers(column(k) + first, y[k]);
   }
-  void solve_turned(int64_t first, int64_t last) const {
+  void solve_turned(int64_t first, int64_t last, const T* inverses) const {
     const bool down = downwards();
     for (int64_t s = 0; s < last - first; s += W) {
       const int64_t begin = down ? first + s : std::max(first, last - s - W), end = down ? std::min(last, begin + W) : last - s;
-      if (end - begin < W) solve_few(begin, end);
-      else down ? solve_vector<true>(begin) : solve_vector<false>(begin);
+      if (end - begin < W) solve_few(begin, end, inverses + (begin - first));
+      else down ? solve_vector<true>(begin, inverses + (begin - first)) : solve_vector<false>(begin, inverses + (begin - first));
       down ? subtract_columns(begin, end, end, last) : subtract_columns(begin, end, first, begin);
     }
   }
@@ -278,8 +352,10 @@ struct Columns {
     const bool down = downwards();
     const int64_t from = number * BLOCK, to = std::min(n, from + BLOCK);  // counted in the order of the unknowns
     const int64_t first = down ? from : n - to, last = down ? to : n - from;
-    R sums[BLOCK * K * W];
-    if (!turned) std::fill_n(sums, BLOCK * K * W, R(0));
+    T inverses[BLOCK];
+    find_inverses(first, last, inverses);
+    Sums sums[(BLOCK + ROWS) * K];  // and what is read for rows that are missing
+    if (!turned) std::fill_n(sums, (last - first + ROWS) * K, Sums{});
     int turns = 0;
     for (int64_t known = 0; known < number;) {
       const int64_t ready = std::min(number, solved.load(std::memory_order_acquire));
@@ -291,32 +367,32 @@ struct Columns {
       turned ? subtract_columns(begin, end, first, last) : add_rows(first, last, begin, end, sums);
       known = ready;
     }
-    for (int64_t i = first; !turned && i < last; i++)
-      for (int k = 0; k < K; k++) column(k)[i] -= lane_sum(load(sums + ((i - first) * K + k) * W));
-    if (turned) solve_turned(first, last);
+    if (turned) solve_turned(first, last, inverses);
     for (int64_t s = 0; !turned && s < last - first; s += ROWS) {
       const int64_t begin = down ? first + s : std::max(first, last - s - ROWS), end = down ? std::min(last, begin + ROWS) : last - s;
-      down ? subtract_rows(begin, end, first, begin) : subtract_rows(begin, end, end, last);
-      solve_few(begin, end);
+      down ? subtract_rows(begin, end, first, begin, sums + s * K) : subtract_rows(begin, end, end, last, sums + (begin - first) * K);
+      solve_few(begin, end, inverses + (begin - first));
     }
     solved.store(number + 1, std::memory_order_release);
   }
 };
 
 // team: none for one thread
-template <class R, int K>
-void solve_columns(const R* l, int64_t n, R* x, int64_t apart, bool upper, bool turned, bool unit, Team* team) {
-  Columns<R, K> job(l, n, x, apart, upper, turned, unit);
+template <class R, int P, int K>
+void solve_columns(const Scalar<R, P>* l, int64_t n, Scalar<R, P>* x, int64_t apart, bool upper, bool turned, bool unit, Team* team) {
+  Columns<R, P, K> job(l, n, x, apart, upper, turned, unit);
   if (team) return team->run(job.blocks(), [&](int64_t number) { job.solve_block(number); });
   for (int64_t number = 0; number < job.blocks(); number++) job.solve_block(number);
 }
 
 // x: n x k, row-major; room takes n COLUMNS of them
 constexpr int64_t COLUMNS = 4;
-template <class R>
-void solve_few_by_columns(const R* l, int64_t n, R* x, int64_t k, bool upper, bool turned, bool unit, R* room, Team* team) {
-  if (k == 1) return solve_columns<R, 1>(l, n, x, n, upper, turned, unit, team);
-  constexpr decltype(&solve_columns<R, 1>) solve[COLUMNS] = {solve_columns<R, 1>, solve_columns<R, 2>, solve_columns<R, 3>, solve_columns<R, 4>};
+template <class R, int P>
+void solve_few_by_columns(const Scalar<R, P>* l, int64_t n, Scalar<R, P>* x, int64_t k, bool upper, bool turned, bool unit,
+                          Scalar<R, P>* room, Team* team) {
+  if (k == 1) return solve_columns<R, P, 1>(l, n, x, n, upper, turned, unit, team);
+  constexpr decltype(&solve_columns<R, P, 1>) solve[COLUMNS] = {solve_columns<R, P, 1>, solve_columns<R, P, 2>, solve_columns<R, P, 3>,
+                                                                solve_columns<R, P, 4>};
   for (int64_t first = 0; first < k; first += COLUMNS) {
     const int64_t count = std::min(COLUMNS, k - first);
     for (int64_t i = 0; i < n; i++)

@@ -44,9 +44,12 @@ constexpr int64_t QUIET_ORDER = 96;      // up to here OpenBLAS solves with one 
 template <class T>
 void solve_triangle(const Frame& frame, Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   const char triangle = kind.upper ? 'L' : 'U', diagonal = kind.unit ? 'U' : 'N';
-  if constexpr (!is_complex<T>) {
-    // rows of x that fill a vector or two leave the library little to gain by blocks and threads
-    if (k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit, threads_for(frame));
+  // Short rows of x leave the library little to gain by blocks and threads. One complex column is as fast by its own routine.
+  if (k <= most_columns<T>() && !(is_complex<T> && k == 1)) {
+    if (kind.adjoint) conjugate_all(x, n * k);
+    solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit, threads_for(frame));
+    if (kind.adjoint) conjugate_all(x, n * k);
+    return;
   }
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)

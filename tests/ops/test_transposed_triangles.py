@@ -87,9 +87,10 @@ def test_nothing_is_copied(monkeypatch, kind):
 
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("layout", ["C", "F"])
-def test_the_bits_do_not_depend_on_the_threads(upper, layout):
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_the_bits_do_not_depend_on_the_threads(upper, layout, dtype):
     torch = pytest.importorskip("torch")
-    a, _, b = system(1100, "float64", upper, 3)
+    a, _, b = system(1100, dtype, upper, 3)
     before, results = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
