@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -440,8 +441,16 @@ def test_kernels_build_list_and_info(two_kernels, monkeypatch, tmp_path, capsys)
     monkeypatch.setenv("LAPWING_KERNELS", str(folder))
     more.write_text("triangle.cu -DLW_DTYPE=0 -DLW_UPPER=0 -DLW_V=4\nno_longer_there.cu -DLW_N=1\n")
     build = ["kernels", "build", "--arch", "sm_80", "--output", str(folder), "--list", str(more), "--jobs", "1"]
+    with monkeypatch.context() as patch:  # Ctrl-C after the first kernel
+        patch.setattr("lapwing.cli.kernels._SECONDS", 40.0)
+        done = iter([None])
+        patch.setattr(Progress, "step", lambda *_: next(done, 1) and signal.raise_signal(signal.SIGINT))
+        assert main(build) == 130
+    said = capsys.readouterr().out
+    assert "sm_80: 3 kernels, 0 of them in" in said
+    assert "compiling 3 in a process may take 2 minutes; Ctrl-C keeps those that are done" in said
     assert main(build) == 0
-    assert "sm_80: 3 kernels, 0 of them in" in capsys.readouterr().out
+    assert "sm_80: 3 kernels, 1 of them in" in capsys.readouterr().out
     # what is there already is kept
     assert main(build) == 0
     assert "sm_80: 3 kernels, 3 of them in" in capsys.readouterr().out
