@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -333,6 +334,14 @@ def test_progress_is_a_bar_on_a_terminal_and_silent_elsewhere():
         stream = Terminal(terminal)
         Progress(2, stream, every=every).step("a")
         assert stream.text == expected
+
+
+def test_a_warning_removes_the_bar_first():
+    stream = Terminal(True)
+    Progress(2, stream).step("a")
+    warning = logging.LogRecord("lapwing", logging.WARNING, "", 0, "text", (), None)
+    assert logging.lastResort.filter(warning)
+    assert stream.text.endswith("1/2 a\r\x1b[K")
 
 
 def test_a_long_name_does_not_wrap(monkeypatch):
