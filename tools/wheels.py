@@ -1,7 +1,7 @@
 """Builds dist/: an sdist, and from it one wheel for every Python from 3.11 on; then tries the wheel in empty environments.
 
     python tools/wheels.py [--dist FOLDER] [--test-only] [--python python3.12 ...] [--beside torch jax ...]
-    python tools/wheels.py --dist FOLDER --machine aarch64    # needs Debian's g++-aarch64-linux-gnu
+    python tools/wheels.py --dist FOLDER --machine aarch64    # needs Debian's g++-aarch64-linux-gnu; does not try the wheel
 
 Where zig is installed (pip: ziglang) it links the wheel for glibc 2.28; elsewhere g++ links it for the glibc of this machine.
 auditwheel finds the oldest glibc that will do and puts it into the file's name. Kernel packs made by `make kernels` go into the
@@ -42,7 +42,7 @@ def build(folder: Path, dist: Path, machine: str) -> None:
         (source / PACKS).mkdir(exist_ok=True)
         shutil.copy(pack, source / PACKS)
     # what the compiler warns of is for developers; its errors are printed
-    environment = {**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w"}
+    environment = {**os.environ, **{name: f"{os.environ.get(name, '')} -w" for name in ("CFLAGS", "CXXFLAGS")}}
     if find_spec("ziglang"):
         environment["CXX"] = f"{sys.executable} {ROOT / 'tools' / 'portable_cxx.py'}"
     if machine != platform.machine():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -334,6 +336,14 @@ def test_progress_is_a_bar_on_a_terminal_and_silent_elsewhere():
         assert stream.text == expected
 
 
+def test_a_warning_removes_the_bar_first():
+    stream = Terminal(True)
+    Progress(2, stream).step("a")
+    warning = logging.LogRecord("lapwing", logging.WARNING, "", 0, "text", (), None)
+    assert logging.lastResort.filter(warning)
+    assert stream.text.endswith("1/2 a\r\x1b[K")
+
+
 def test_a_long_name_does_not_wrap(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     stream = Terminal(True)
@@ -440,8 +450,16 @@ def test_kernels_build_list_and_info(two_kernels, monkeypatch, tmp_path, capsys)
     monkeypatch.setenv("LAPWING_KERNELS", str(folder))
     more.write_text("triangle.cu -DLW_DTYPE=0 -DLW_UPPER=0 -DLW_V=4\nno_longer_there.cu -DLW_N=1\n")
     build = ["kernels", "build", "--arch", "sm_80", "--output", str(folder), "--list", str(more), "--jobs", "1"]
+    with monkeypatch.context() as patch:  # Ctrl-C after the first kernel
+        patch.setattr("lapwing.cli.kernels._SECONDS", 40.0)
+        done = iter([None])
+        patch.setattr(Progress, "step", lambda *_: next(done, 1) and signal.raise_signal(signal.SIGINT))
+        assert main(build) == 130
+    said = capsys.readouterr().out
+    assert "sm_80: 3 kernels, 0 of them in" in said
+    assert "compiling 3 in a process may take 2 minutes; Ctrl-C keeps those that are done" in said
     assert main(build) == 0
-    assert "sm_80: 3 kernels, 0 of them in" in capsys.readouterr().out
+    assert "sm_80: 3 kernels, 1 of them in" in capsys.readouterr().out
     # what is there already is kept
     assert main(build) == 0
     assert "sm_80: 3 kernels, 3 of them in" in capsys.readouterr().out

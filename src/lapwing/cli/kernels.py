@@ -19,6 +19,8 @@ from .progress import MINUTE, Progress, Waiting
 from .usage import UsageError, check_output, check_positive, parse_words, program, sentence
 
 _ARCHITECTURES = tuple(f"sm_{code}" for code in GPUS)
+# Seconds of one core for a kernel: 40 of the 4684 of sm_90, drawn at random, took 0.29 on an EPYC with NVRTC 13.
+_SECONDS = 0.3
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -99,6 +101,10 @@ def _build(path: Path, architecture: int, wanted: list[tuple[str, str]], jobs: i
     kept = {k.key: k for k in _existing(path, architecture, compiler) if k.key in keys}
     missing = [(key, *kernel, f"sm_{architecture}") for key, kernel in keys.items() if key not in kept]
     print(f"sm_{architecture}: {len(keys)} kernels, {len(kept)} of them in {path} already", flush=True)
+    if (minutes := _SECONDS * len(missing) / jobs / MINUTE) >= 1:
+        each = "a process" if jobs == 1 else f"{jobs} processes"
+        work = f"compiling {len(missing)} in {each}"
+        print(f"{work} may take {minutes:.0f} minutes; Ctrl-C keeps those that are done", flush=True)
     failed = []
     progress = Progress(len(missing), every=MINUTE)
     # fresh processes: this one may hold threads and libraries that a copy of it would not survive

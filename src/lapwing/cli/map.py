@@ -37,6 +37,7 @@ _NOT_FOR_MAPS = (
     "json",
     "plot",
 )
+_NAMED = 8  # cells that were left out: the file has the others
 _SAVE_EVERY = 20.0  # seconds: what was measured is not lost when the run is stopped
 
 
@@ -47,7 +48,7 @@ def add_map_options(parser: argparse.ArgumentParser) -> None:
     text = "where the results (.json) and the picture (.png) go; made if it does not exist (default: here)"
     add("--save", type=Path, metavar="FOLDER", help=text)
     add("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: put the results of several runs together")
-    add("--seconds", type=float, help="after this time no cell begins; those that are left out are named")
+    add("--seconds", type=float, help="after this time no cell begins; the file names those that are left out")
 
 
 def check_map_options(options: argparse.Namespace) -> None:
@@ -162,8 +163,10 @@ def _conclude(options: argparse.Namespace, report: Report, path: Path) -> int:
             print(f"  {line}")
     if report.left_out:
         print(f"left out ({len(report.left_out)}):")
-        for line in report.left_out:
+        for line in report.left_out[:_NAMED]:
             print(f"  {line}")
+        if (more := len(report.left_out) - _NAMED) > 0:
+            print(f"  and {more} more: {path} names them")
     print()
     print("\n".join(summary(report.rows)))
     _write(report, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import shutil
 import sys
 import threading
@@ -31,6 +32,8 @@ class Line:
 
     def show(self, text: str) -> None:
         if self.terminal:
+            if logging.lastResort:  # it prints warnings where no handler was set up
+                logging.lastResort.addFilter(self._give_way)  # once: the same filter is not added again
             self._shown = True
             width = shutil.get_terminal_size().columns - 1  # a longer one would wrap, and could not be removed
             self.stream.write(f"\r\x1b[K{text[:width]}")
@@ -41,6 +44,11 @@ class Line:
             self._shown = False
             self.stream.write("\r\x1b[K")
             self.stream.flush()
+
+    def _give_way(self, record: logging.LogRecord) -> bool:
+        """A warning is not printed behind the line."""
+        self.clear()
+        return True
 
 
 class Progress(Line):
