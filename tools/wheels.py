@@ -42,7 +42,7 @@ def build(folder: Path, dist: Path, machine: str) -> None:
         (source / PACKS).mkdir(exist_ok=True)
         shutil.copy(pack, source / PACKS)
     # what the compiler warns of is for developers; its errors are printed
-    environment = {**os.environ, **{name: f"{os.environ.get(name, '')} -w" for name in ("CFLAGS", "CXXFLAGS")}}
+    environment = {**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w"}
     if find_spec("ziglang"):
         environment["CXX"] = f"{sys.executable} {ROOT / 'tools' / 'portable_cxx.py'}"
     if machine != platform.machine():
