@@ -231,7 +231,7 @@ bool open_array(Views& views, PyObject* object, bool writable, int32_t* dtype, A
   const bool conjugated = is_complex && is_conjugated(object);
   const bool by_rows = is_dense(tensor.axes, tensor.shape, tensor.strides, 1, false);
   if (!as_stored) return by_rows && !conjugated;
-  *as_stored = by_rows ? (conjugated ? lapwing::CONJUGATE : 0) : conjugated == is_complex ? ADJOINT : TRANSPOSE;
+  *as_stored = !by_rows ? (conjugated == is_complex ? ADJOINT : TRANSPOSE) : conjugated ? uint32_t(lapwing::CONJUGATE) : 0;
   return by_rows || is_dense(tensor.axes, tensor.shape, tensor.strides, 1, true);
 }
 

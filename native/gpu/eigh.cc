@@ -269,7 +269,7 @@ struct Reduction {
 };
 
 bool is_reduced(const Call& call, const Properties& gpu) {
-  return call.n >= EIGH_REDUCED_FROM && call.n <= EIGH_LARGEST && Tridiagonal::fits(call.dtype, call.n, gpu);
+  return call.n >= EIGH_REDUCED_FROM && call.n <= EIGH_LARGEST && Tridiagonal::fits(call.dtype, call.n, call.vectors, gpu);
 }
 
 Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, int64_t batch) {

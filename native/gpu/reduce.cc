@@ -235,7 +235,9 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
   divide_ = take(divide_bytes(batch, n, real_dtype_));
 }
 
-bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
+bool Tridiagonal::fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu) {
+  // bisection in parts was not measured yet, so values of larger matrices are left to the solver
+  if (!vectors && values_bytes(n) + RESERVED > gpu.shared_per_block) return false;
   if (factor_bytes(64, int64_t(size_of(dtype))) > gpu.shared_per_block) return false;
   return (shape_for(dtype, 1, n, gpu).all_sets > 0 || by_panels(dtype, 1, n, gpu)) &&
          divide_fits(n, dtype >= C64 ? dtype - 2 : dtype, gpu.shared_per_block);

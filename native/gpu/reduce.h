@@ -39,7 +39,7 @@ class Tridiagonal {
   // by_team: reduce() is called, not take(). by_panels: it reduces panels of columns before the rest; a batch of one, by team
   Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team, bool by_panels);
   // Whether the kernels can do this on this GPU
-  static bool fits(int32_t dtype, int64_t n, const Properties& gpu);
+  static bool fits(int32_t dtype, int64_t n, bool vectors, const Properties& gpu);
   // Whether panels are the faster way
   static bool by_panels(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu);
   // Microseconds of a reduction by teams, about
