@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from threading import Thread
 from time import sleep
 
 import numpy as np
@@ -26,6 +27,7 @@ from lapwing.bench.peers import Peer
 from lapwing.bench.record import records_of
 from lapwing.bench.report import make_report, read_report, write_report
 from lapwing.bench.timing import Contender, interleave
+from lapwing.bench.turn import Turn
 from lapwing.core.native import native
 from lapwing.core.problem import DTYPES
 from lapwing.core.records import load_record, save_record
@@ -188,6 +190,44 @@ def test_a_peer_with_a_wrong_answer_is_named(two_cells, monkeypatch, capsys, bat
     assert "numpy: wrong answer" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_peer_far_behind_is_timed_in_parts(linear, monkeypatch):
+    """Only if twice the matrices take it twice the time: otherwise the whole batch is timed."""
+    counts = []
+
+    def slow(a):
+        counts.append(len(a))
+        sleep(5e-3 * len(a) if linear else 30e-3)
+        return np.linalg.inv(a)
+
+    monkeypatch.setattr("lapwing.bench.timing.sleep", lambda seconds: None)
+    monkeypatch.setattr("lapwing.bench.measure.peer_of", lambda library, case, name: Peer("slow", slow, slow))
+    case = Case(3, 160, "float64", **OPERATIONS["inv"])
+    entries = [Entry("lapwing", "numpy", "auto"), Entry("numpy", "numpy")]
+    row = map_module.measure(case, entries, repeat=1, fewest=1, floor=False, in_parts=True)
+    (peer,) = row.peers
+    assert peer.extrapolated is linear and (160 in counts) is not linear
+    if linear:
+        assert 0.7 < peer.minimum / (5e-3 * 160) < 3
+
+
+def test_only_one_holds_the_turn(tmp_path):
+    first, second = Turn(tmp_path / "turn"), Turn(tmp_path / "turn")
+    order = []
+
+    def wait():
+        with second:
+            order.append("second")
+
+    with first:
+        thread = Thread(target=wait)
+        thread.start()
+        sleep(0.05)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
 def test_red_cells_come_slowest_first():
     rows = [cell(0.9, n=16), cell(5.0), cell(0.98), cell(0.25, "lstsq", 48, dtype="float32"), cell(1.0, peers=())]
     assert [r.speedup for r in red(rows)] == [0.25, 0.9]
@@ -234,6 +274,8 @@ def test_colours_of_the_picture(tmp_path, monkeypatch):
         (["map", "--save", __file__], f"--save {__file__}: File exists"),
         (["map", "--merge", "nosuch.json"], "--merge: "),
         (["map", "--merge", "x.json", "--quick"], "--merge measures nothing; --quick has no effect"),
+        (["map", "--merge", "x.json", "--turns", "t"], "--merge measures nothing; --turns has no effect"),
+        (["map", "--turns", "t"], "--turns is for a GPU"),
         (["map", "--seconds", "0"], "--seconds 0 is not a positive number"),
         (["map", "--repeat", "0"], "--repeat 0 is not a positive number"),
         (["map", "--sizes", "4"], "map measures its own grid; --sizes has no effect"),

@@ -96,6 +96,7 @@ class Timing:
     name: str
     seconds: tuple[float, ...]
     waited: tuple[float, ...] = ()
+    extrapolated: bool = False  # from a part of the batch, by a library that takes one matrix after the other
 
     @property
     def minimum(self) -> float:

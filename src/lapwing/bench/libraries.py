@@ -91,7 +91,6 @@ class _Torch(Library):
 class _Jax(Library):
     name = "jax"
     devices = ("cpu", "cuda")
-    compiles = True
     rest = _REST
 
     def __init__(self) -> None:
@@ -116,6 +115,9 @@ class _Jax(Library):
 
     def compiled(self, call: Call) -> Call:
         return self.jax.jit(lambda a: call(a))  # type: ignore[no-any-return]
+
+    def prepare(self, call: Any, a: Any) -> None:
+        call.lower(a).compile()  # JAX keeps it for the call
 
     def copier(self) -> Call:
         return self.jax.jit(lambda a: a + 1)  # type: ignore[no-any-return]

@@ -21,7 +21,6 @@ class Library:
     name: str
     devices: tuple[str, ...] = ("cpu",)
     wide: Call | None = None  # to float64 or complex128 on the device
-    compiles = False  # whether the first call compiles
     rest: float = 50e-3  # seconds until the threads of a call sleep: they spin for about 30 ms
 
     def missing(self, device: str) -> str:
@@ -37,6 +36,9 @@ class Library:
     def compiled(self, call: Call) -> Call:
         """The call as users of the library run it, compiled if that is usual."""
         return call
+
+    def prepare(self, call: Call, a: Any) -> None:
+        """Compile a call of ``compiled`` for this input without running it, if the library compiles."""
 
     def waited(self, call: Call, a: Any) -> Callable[[], Any]:
         """One call that ends when the result is ready."""

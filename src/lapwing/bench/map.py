@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
+from typing import Any
 
 from .. import planner
 from .case import Case, Entry, Report, Row
@@ -121,13 +123,14 @@ def measure_map(
     engines: bool = False,
     peers: Sequence[str] = PEERS,
     free: Callable[[], int | None] = lambda: None,
+    turn: AbstractContextManager[Any] | None = None,
     step: Callable[[Case], None] = lambda case: None,
     done: Callable[[Sequence[Row], Sequence[str]], None] = lambda rows, left_out: None,
 ) -> tuple[list[Row], list[str]]:
     """A row for each case, and the cases that were left out, with the reason.
 
     ``engines`` times lapwing with each engine by name too, for records. After ``seconds`` no cell begins. ``free`` gives the
-    free memory in bytes. ``done`` gets all rows so far after each cell.
+    free memory in bytes, ``turn`` lets processes take turns with a GPU. ``done`` gets all rows so far after each cell.
     """
     begun, rows, left_out = perf_counter(), list[Row](), list[str]()
     for case in cases:
@@ -142,9 +145,21 @@ def measure_map(
             names = [name for name in planner.ALL if name != "mixed" and not hopeless(name, case)]
             entries += [Entry(name, library, name) for name in names if not planner.refusal(name, case.problem)]
         entries += peer_entries(case.device, peers, case)[0]
-        options = {"limit": _CELL, "fewest": _FEWEST, "behind": _BEHIND, "samples": _SAMPLES, "floor": False}
+        on_gpu = case.device != "cpu"
         try:
-            rows.append(measure(case, entries, repeat=repeat or _REPEAT[case.device], **options))  # type: ignore[arg-type]
+            row = measure(
+                case,
+                entries,
+                repeat=repeat or _REPEAT[case.device],
+                limit=_CELL,
+                fewest=_FEWEST,
+                behind=_BEHIND,
+                samples=_SAMPLES,
+                floor=False,
+                in_parts=on_gpu,
+                turn=turn,
+            )
+            rows.append(row)
         except Exception as error:  # the other cells are still worth measuring; this one counts as wrong
             trouble = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             rows.append(Row(case, "none", (("lapwing", Check(inf, True, trouble=trouble)),), ()))

@@ -99,7 +99,8 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _timing(timing: Timing) -> dict[str, Any]:
-    return {name: getattr(timing, name) for name in ("name", "minimum", "median", "seconds", "waited")}
+    times = {name: getattr(timing, name) for name in ("name", "minimum", "median", "seconds", "waited")}
+    return {**times, "extrapolated": True} if timing.extrapolated else times
 
 
 def read_report(path: Path) -> Report:
@@ -144,4 +145,4 @@ def _read_check(check: dict[str, Any]) -> Check:
 
 
 def _read_timing(timing: dict[str, Any]) -> Timing:
-    return Timing(timing["name"], tuple(timing["seconds"]), tuple(timing["waited"]))
+    return Timing(timing["name"], tuple(timing["seconds"]), tuple(timing["waited"]), timing.get("extrapolated", False))

@@ -18,11 +18,12 @@ from ..bench.measure import peer_entries
 from ..bench.plot import can_plot, plot_map
 from ..bench.record import own_records_writable, records_of, write_record
 from ..bench.report import command_in_words, make_report, read_report, write_report
+from ..bench.turn import Turn
 from ..core.native import how_to_build, native
 from .progress import MINUTE, Progress, Waiting
 from .usage import UsageError, check_positive, parse_dtypes, parse_words
 
-MAP_OPTIONS = ("ops", "part", "save", "merge", "seconds")
+MAP_OPTIONS = ("ops", "part", "save", "merge", "seconds", "turns")
 _NOT_FOR_MAPS = (
     "sizes",
     "batch",
@@ -48,6 +49,8 @@ def add_map_options(parser: argparse.ArgumentParser) -> None:
     text = "where the results (.json) and the picture (.png) go; made if it does not exist (default: here)"
     add("--save", type=Path, metavar="FOLDER", help=text)
     add("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: put the results of several runs together")
+    text = "parts that run side by side and name the same file take turns with the GPU; the host's work they do side by side"
+    add("--turns", type=Path, metavar="FILE", help=text)
     add("--seconds", type=float, help="after this time no cell begins; the file names those that are left out")
 
 
@@ -74,9 +77,11 @@ def check_map_options(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UsageError(f"--save {options.save}: {error.strerror}\nhint: name another folder") from error
     if options.merge:
-        for name in ("ops", "dtype", "part", "seconds", "peers", "repeat", "quick"):
+        for name in ("ops", "dtype", "part", "seconds", "peers", "repeat", "quick", "turns"):
             if getattr(options, name):
                 raise UsageError(f"--merge measures nothing; --{name} has no effect\nhint: leave it out")
+    if options.turns is not None and options.device == "cpu":
+        raise UsageError("--turns is for a GPU: parts that share the CPU would slow each other down\nhint: --device cuda")
     if options.record and options.output is None and not own_records_writable():
         raise UsageError(
             "--record: there is no safe folder for your records\n"
@@ -129,6 +134,7 @@ def run_map(options: argparse.Namespace, library: str, free: Callable[[], int | 
         engines=options.record,
         peers=peers,
         free=free,
+        turn=None if options.turns is None else Turn(options.turns),
         step=lambda case: progress.step(str(case)),
         done=done,
     )
