@@ -414,7 +414,8 @@ def _stages_of(run: Run, operation: str, n: int, dtype: str) -> dict[str, float]
         call()
         torch.cuda.synchronize()
     library.tidy()
-    kernels = sorted((e.time_range.start, e.name, e.time_range.elapsed_us()) for e in seen.events())
+    on_device = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]  # not the host's calls
+    kernels = sorted((e.time_range.start, e.name, e.time_range.elapsed_us()) for e in on_device)
     return _by_stage([(name, us) for _, name, us in kernels])
 
 

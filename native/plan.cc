@@ -232,8 +232,6 @@ std::string gpu_lstsq_refuses(const Frame& frame, const Place& place) {
 // ---- which of them is fastest, where nothing was measured ----------------------------------------------------------
 
 bool always(const Frame&, const Place&) { return true; }
-// by a measured record alone
-bool never(const Frame&, const Place&) { return false; }
 
 // On the CPU our kernel gives a matrix one thread, LAPACK all of them: with two threads ours wins a little further
 // (records/cholesky-cpu-*.json), with many LAPACK may win earlier.
@@ -276,6 +274,15 @@ bool gpu_eig_batched_pays(const Frame& frame, const Place&) { return frame.size[
 constexpr int64_t CUSOLVER_EIG_FROM = 256, CUSOLVER_EIG_FROM_F32 = 384;
 bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
   return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
+}
+
+// Where it also runs. H200, 2026-11-19, ms, in two stages and batched: float64 n = 4096 92 and 60, 8192 244 and 324, 16384 1224 and
+// 2273; float32 8192 257 and 197, 16384 1038 and 1329. Values alone: float64 2048 26 and 16, 4096 59 and 65, 8192 140 and 292; float32
+// 4096 49 and 34, 8192 121 and 165.
+bool gpu_two_stage_pays(const Frame& frame, const Place& place) {
+  constexpr int64_t FROM[] = {11776, 6144}, VALUES_FROM[] = {6144, 4096};
+  return frame.dtype <= F64 && frame.size[1] >= (frame.op == EIGH ? FROM : VALUES_FROM)[frame.dtype] &&
+         gpu_two_stage_refuses(frame, place).empty();
 }
 
 // A GPU wants to be filled: rotations need many matrices, teams of blocks take one.
@@ -369,7 +376,7 @@ int64_t tall_host(Frame& frame) {
 // ---- what does the work --------------------------------------------------------------------------------------------
 
 constexpr Direct LAPACK_EIGH = {LAPACK, lapack::eigh}, LAPACK_SOLVE = {LAPACK, lapack::solve};
-constexpr Direct BATCHED_EIGH = {BATCHED, cuda::eigh_batched};
+constexpr Direct BATCHED_EIGH = {BATCHED, cuda::eigh_batched}, TWO_STAGE_EIGH = {TWO_STAGE, cuda::eigh_two_stage};
 // The library's own routines. AMD's is called through the same table, by another name.
 constexpr Direct CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh}, CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
 constexpr Direct ROCSOLVER_EIGH = {ROCSOLVER, cusolver::eigh}, ROCSOLVER_SOLVE = {ROCSOLVER, cusolver::solve};
@@ -387,6 +394,7 @@ const Direct& direct_eigh(Frame& frame) {
   if (frame.device == CPU) return LAPACK_EIGH;
   if (frame.size[1] < cuda::EIGH_REDUCED_FROM) return solver_eigh(frame);
   const cuda::Properties* gpu = cuda::properties(frame);
+  if (gpu && gpu_two_stage_pays(frame, {gpu})) return TWO_STAGE_EIGH;
   return gpu && gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : solver_eigh(frame);
 }
 int run_krylov(Frame& frame) { return krylov::eigh(frame, direct_eigh(frame)); }
@@ -530,10 +538,10 @@ Methods gpu_methods_of(int32_t op) {
       {TILED, cuda::cholesky_tiled, gpu_tiled_refuses, gpu_tiled_pays, tiled_bytes, nullptr},
       {SOLVER, cusolver::cholesky, needs_cusolver, always, cusolver::cholesky_scratch, nullptr}};
   static constexpr Method gpu_eigh[] = {
+      {TWO_STAGE, cuda::eigh_two_stage, gpu_two_stage_refuses, gpu_two_stage_pays, cuda::two_stage_bytes, nullptr},
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
-      {SOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes},
-      {TWO_STAGE, cuda::eigh_two_stage, gpu_two_stage_refuses, never, cuda::two_stage_bytes, nullptr}};
+      {SOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_eig[] = {
       {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, gpu_eig_batched_pays, gpu_eig_bytes, nullptr},
       {SOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
@@ -581,7 +589,7 @@ Methods methods_of(int32_t op, int32_t device, bool is_amd) {
 
 // Methods for special cases, which are asked once the small kernels have declined.
 bool is_special(const Method& method) {
-  return method.engine == KRYLOV || method.engine == MIXED || method.engine == TALL || method.engine == TWO_STAGE;
+  return method.engine == KRYLOV || method.engine == MIXED || method.engine == TALL;
 }
 
 // The first measured rule whose engine can take the frame.
@@ -733,7 +741,7 @@ Choice decide(const Frame& frame, const Place& place) {
   const Choice direct = choose_direct(frame, place, methods);
   // a few values at an end of a large spectrum may be the iteration's all the same
   const bool whole = (frame.op != EIGH && frame.op != EIGVALSH) || !krylov::at_an_end(frame);
-  if (whole && direct.engine() == BATCHED && direct.why != Choice::LEFT_OVER) return direct;
+  if (whole && (direct.engine() == BATCHED || direct.engine() == TWO_STAGE) && direct.why != Choice::LEFT_OVER) return direct;
   for (const Method& method : methods) {
     if (!is_special(method)) continue;
     const Rule* rule = nullptr;

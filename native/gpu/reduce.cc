@@ -33,9 +33,9 @@ struct Call {
   void *v, *d, *e, *tau, *up;
   int32_t* info;
   const int32_t* state;
-  void *mail, *rest;
-  int64_t batch;
-  int32_t n, pitch, v_rows, shared_sets, sets, ld, line;
+  void *mail, *rest, *left;
+  int64_t batch, size;
+  int32_t n, pitch, ld, order, v_rows, rows, line, until, shared_sets, sets;
 };
 struct PanelCall {
   void *a, *v, *left, *right, *x, *rows, *columns, *dots, *forms, *squares, *d, *e, *tau;
@@ -86,30 +86,73 @@ TeamShape shape_with(int32_t dtype, int64_t n, int64_t team, const Properties& g
 // Microseconds of one step, about: a part that only waits, the vectors, the block's elements, and columns in global memory, which
 // are needed for the shortest time. H200, 2026-11-16, measured and so, float: 176 by 3 blocks 2.2 and 2.2, 352 by 3 3.3 and 3.0,
 // 512 by 32 2.2 and 2.4, 1024 by 13 4.3 and 4.3, 2048 by 66 4.8 and 4.6; double: 512 by 8 4.2 and 4.3, 1024 by 128 3.9 and 4.0.
-double step_time(const TeamShape& s, int32_t dtype, int64_t n) {
+// The mean of all steps, or of those until `left` columns are left: (1 - x)^2 of the elements live after a part x of the columns.
+double step_time(const TeamShape& s, int32_t dtype, int64_t n, int64_t left = 0) {
   constexpr double WAITS[] = {1.9, 2.4, 2.4, 3}, VECTORS[] = {6e-4, 1.2e-3, 1.2e-3, 2.4e-3}, OWN[] = {2.2e-5, 4e-5, 6e-5, 1.2e-4};
   const double own = double(n) * double(divided(n, s.team)), far = 1 - double(s.sets + s.shared_sets) / s.all_sets;
   const double moved = own * far * (far / 2 - far * far / 6) * 2 * double(size_of(dtype));
-  return WAITS[dtype] + VECTORS[dtype] * double(n) + OWN[dtype] * own + (moved > 0 ? 1 + moved / 15000 : 0);
+  const double share = double(left) / double(n), live = (1 - share * share * share) / (1 - share);
+  return WAITS[dtype] + VECTORS[dtype] * double(n) + OWN[dtype] * live * own + (moved > 0 ? (1 + moved / 15000) / (1 - share) : 0);
 }
 
-// The fastest team: more blocks of a matrix have less to do, but fewer matrices are in work at the same time.
-TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu, double* time = nullptr) {
+// The shapes of teams for matrices of order n, from few large teams to many small ones
+std::vector<TeamShape> shapes_of(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
   const int64_t most = gpu.multiprocessors, largest = gpu.together ? std::max<int64_t>(n / (n < 1024 ? 16 : 8), 1) : 1;
-  TeamShape best{};
-  double least = 0;
+  std::vector<TeamShape> found;
   for (int64_t teams = 1; teams <= most; teams++) {
     if (teams < most && most / teams == most / (teams + 1)) continue;  // more of the same teams fit
     TeamShape shape = shape_with(dtype, n, std::min(most / teams, largest), gpu);
     if (!shape.all_sets) continue;
     shape.teams = int(std::min(batch, teams));
-    const double all = double(n) * double(divided(batch, teams)) * step_time(shape, dtype, n);
+    found.push_back(shape);
+  }
+  return found;
+}
+
+// The fastest team that reduces all of a matrix: more blocks of a matrix have less to do, but fewer matrices are in work at the same
+// time.
+TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  TeamShape best{};
+  double least = 0;
+  for (const TeamShape& shape : shapes_of(dtype, batch, n, gpu)) {
+    const double all = double(divided(batch, shape.teams)) * step_time(shape, dtype, n);
     if (best.all_sets && all >= least) continue;
     best = shape;
     least = all;
   }
-  if (time) *time = least;
   return best;
+}
+
+// ---- parts: as matrices become smaller, smaller teams take more of them at the same time -------------------------------
+
+constexpr int64_t CUTS[] = {1536, 1024, 512, 256, 128};  // orders where the team may change; a multiple of 32 columns is done then
+constexpr double PART_STARTS = 50;  // microseconds that a part must save: launches, and one more kernel to compile
+constexpr double PART_MOVES = 3e6;  // bytes in a microsecond, to and from all blocks
+
+// The parts of the fastest way, and its microseconds
+std::pair<std::vector<TeamPart>, double> parts_for(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
+  std::vector<int64_t> orders{n};
+  for (const int64_t cut : CUTS)
+    if (cut < n && gpu.together) orders.push_back(n - rounded(n - cut, 32));
+  std::vector<std::pair<std::vector<TeamPart>, double>> best(orders.size());  // from each order on
+  for (size_t from = orders.size(); from-- > 0;) {
+    const int64_t m = orders[from];
+    for (const TeamShape& shape : shapes_of(dtype, batch, m, gpu)) {
+      const double rounds = double(divided(batch, shape.teams));
+      for (size_t to = from + 1; to <= orders.size(); to++) {
+        const bool last = to == orders.size();
+        if (!last && best[to].first.empty()) continue;
+        const int64_t left = last ? 0 : orders[to];
+        double all = rounds * double(m - left) * step_time(shape, dtype, m, left) + (last ? 0 : best[to].second);
+        if (from > 0)
+          all += PART_STARTS + rounds * double(m) * double(m) * 2 * double(size_of(dtype)) * double(gpu.multiprocessors) / double(shape.team) / PART_MOVES;
+        if (!best[from].first.empty() && all >= best[from].second) continue;
+        best[from] = {{{shape, m, m - left}}, all};
+        if (!last) best[from].first.insert(best[from].first.end(), best[to].first.begin(), best[to].first.end());
+      }
+    }
+  }
+  return best[0];
 }
 
 // ---- panels of columns: tridiagonal_panel.cu ---------------------------------------------------------------------
@@ -197,7 +240,14 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
       real_(frame.dtype >= C64 ? element_ / 2 : element_), panels_(by_panels ? panel_columns(frame.dtype, 1, n, gpu) : 0),
       pitch_(rounded(n, panels_ ? 32 : 16 / element_)),
       width_(n < 1024 || frame.dtype >= C64 || factor_bytes(128, element_) > gpu.shared_per_block ? 64 : 128), blocks_(divided(n, width_)),
-      real_dtype_(frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype), shape_(shape_for(frame.dtype, batch, n - panels_, gpu)) {
+      real_dtype_(frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype),
+      parts_(by_team ? parts_for(frame.dtype, batch, n - panels_, gpu).first : std::vector<TeamPart>()) {
+  const bool several = parts_.size() > 1;
+  int64_t mail = 0, rest = 0;
+  for (const TeamPart& part : parts_) {
+    mail = std::max(mail, part.shape.mail_bytes(frame.dtype, part.n));
+    rest = std::max(rest, part.shape.rest_bytes());
+  }
   const auto take = [&](int64_t bytes) {
     const size_t start = total_;
     total_ += size_t(rounded(bytes, int64_t(ALIGNED)));
@@ -205,16 +255,16 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
   };
   state_ = take(batch * 4);
   gate_ = take(panels_ ? 4 : 0);
-  mail_ = take(by_team ? shape_.mail_bytes(frame.dtype, n - panels_) : 0);  // cleared together with the states and with what follows
+  mail_ = take(mail);  // cleared together with the states and with what follows
   reduced_ = take(batch * 4);
-  rest_ = take(by_team ? shape_.rest_bytes() : 0);
+  rest_ = take(rest);
   d_ = take(batch * n * real_);
   e_ = take(batch * n * real_);
   up_ = take(batch * real_);
   const int64_t rows = blocks_ * width_;
   tau_ = take(batch * rows * element_);
   if (!by_team) block_tau_ = take(batch * n * element_);
-  if (vectors || !by_team || panels_) y_ = take(batch * rows * pitch_ * element_);
+  if (vectors || !by_team || panels_ || several) y_ = take(batch * rows * pitch_ * element_);
   if (vectors || panels_) v_ = take(batch * rows * pitch_ * element_);
   if (panels_) {
     const PanelShape shape(frame.dtype, n, n, gpu);
@@ -262,38 +312,52 @@ int Tridiagonal::reduce(const void* a) {
   return fill(frame_, at(state_), 0, reduced_ + batch_ * sizeof(int32_t) - state_) ||
          start(frame_, "tridiagonal_measure.cu", options(frame_.dtype, upper, access_width({a})), "tridiagonal_measure",
                grid_for(batch_ * divided(n_, MEASURE_ROWS)), 256, 0, a, at<int32_t>(state_), batch_, int32_t(n_), int32_t(MEASURE_ROWS)) ||
-         (panels_ ? reduce_panels(a) : reduce_rest(a, at<int32_t>(state_), at(up_), 0, upper, false));
+         (panels_ ? reduce_panels(a) : reduce_rest(a, n_ * n_, at<int32_t>(state_), at(up_), 0, upper, false));
 }
 
-// The rows and columns from `first` on, which begin at `a`
-int Tridiagonal::reduce_rest(const void* a, const int32_t* state, void* up, int64_t first, bool upper, bool flip) {
-  const TeamShape& s = shape_;
-  const int64_t n = n_ - first;
-  const std::string text =
-      options(frame_.dtype, upper, access_width({a}),
-              " -DLW_RW=%d -DLW_CW=%d -DLW_Q=%d -DLW_C=%d -DLW_SETS=%d -DLW_TEAM=%d -DLW_FAR=%d -DLW_FLIP=%d", s.rw, s.cw, s.q, s.c,
-              s.sets, s.team, s.all_sets > s.sets + s.shared_sets, flip);
-  const Call call{a,
-                  v_ ? at<char>(v_) + first * (pitch_ + 1) * element_ : nullptr,
-                  at<char>(d_) + first * real_,
-                  at<char>(e_) + first * real_,
-                  at<char>(tau_) + first * element_,
-                  up,
-                  at<int32_t>(reduced_),
-                  state,
-                  at(mail_),
-                  at(rest_),
-                  batch_,
-                  int32_t(n),
-                  int32_t(pitch_),
-                  int32_t(blocks_ * width_ - first),
-                  s.shared_sets,
-                  s.all_sets,
-                  int32_t(first ? pitch_ : n_),
-                  int32_t(pitch_ - first)};
-  return (s.team == 1 ? start<Call> : start_together<Call>)(frame_, "tridiagonal.cu", text, "tridiagonal",
-                                                       Grid{unsigned(s.team * s.teams)}, unsigned(s.threads()),
-                                                       size_t(s.shared_bytes(frame_.dtype, n)), call);
+// The rows and columns from `first` on, which begin at `a`, `size` elements from matrix to matrix. What a part leaves is in the place of Y.
+int Tridiagonal::reduce_rest(const void* a, int64_t size, const int32_t* state, void* up, int64_t first, bool upper, bool flip) {
+  const int64_t rows = blocks_ * width_;
+  if (v_ && parts_.size() > 1 && !panels_ && fill(frame_, at(v_), 0, size_t(batch_ * rows * pitch_ * element_))) return 1;
+  for (size_t p = 0; p < parts_.size(); p++) {
+    const auto& [s, n, until] = parts_[p];
+    const bool whole = p > 0, left = until < n;
+    const int64_t corner = first * (pitch_ + 1) * element_;
+    const std::string text = options(
+        frame_.dtype, upper, whole ? 16 : access_width({a}),
+        " -DLW_RW=%d -DLW_CW=%d -DLW_Q=%d -DLW_C=%d -DLW_SETS=%d -DLW_TEAM=%d -DLW_FAR=%d -DLW_FLIP=%d -DLW_WHOLE=%d -DLW_LEFT=%d", s.rw,
+        s.cw, s.q, s.c, s.sets, s.team, s.all_sets > s.sets + s.shared_sets, flip && !whole, whole, left);
+    const Call call{whole ? at<char>(y_) + corner : a,
+                    v_ ? at<char>(v_) + corner : nullptr,
+                    at<char>(d_) + first * real_,
+                    at<char>(e_) + first * real_,
+                    at<char>(tau_) + first * element_,
+                    whole ? nullptr : up,
+                    at<int32_t>(reduced_),
+                    whole ? nullptr : state,
+                    at(mail_),
+                    at(rest_),
+                    left ? at<char>(y_) + corner : nullptr,
+                    batch_,
+                    whole ? rows * pitch_ : size,
+                    int32_t(n),
+                    int32_t(pitch_),
+                    int32_t(first || whole ? pitch_ : n_),
+                    int32_t(n_),
+                    int32_t(rows),
+                    int32_t(rows - first),
+                    int32_t(pitch_ - first),
+                    int32_t(until),
+                    s.shared_sets,
+                    s.all_sets};
+    const size_t mail = p > 0 ? size_t(s.mail_bytes(frame_.dtype, n)) : 0;
+    if ((mail && fill(frame_, at(mail_), 0, mail)) ||
+        (s.team == 1 ? start<Call> : start_together<Call>)(frame_, "tridiagonal.cu", text, "tridiagonal", Grid{unsigned(s.team * s.teams)},
+                                                        unsigned(s.threads()), size_t(s.shared_bytes(frame_.dtype, n)), call))
+      return 1;
+    first += until;
+  }
+  return 0;
 }
 
 // The first panels_ columns in panels, with products in between, then the rest on the chip
@@ -332,14 +396,12 @@ int Tridiagonal::reduce_panels(const void* a) {
                       matrix + begin * (pitch_ + 1) * element_, pitch_))
         return 1;
   }
-  return reduce_rest(matrix + panels_ * (pitch_ + 1) * element_, scaled, at<char>(scaled_) + ALIGNED, panels_, true,
+  return reduce_rest(matrix + panels_ * (pitch_ + 1) * element_, 0, scaled, at<char>(scaled_) + ALIGNED, panels_, true,
                      frame_.dtype >= C64);
 }
 
 double Tridiagonal::team_time(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
-  double time = 0;
-  shape_for(dtype, batch, n, gpu, &time);
-  return time;
+  return parts_for(dtype, batch, n, gpu).second;
 }
 
 int Tridiagonal::take() {

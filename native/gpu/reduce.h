@@ -2,6 +2,7 @@
 // work on the frame's stream; 0, or 1 with a message in the frame.
 #pragma once
 #include <optional>
+#include <vector>
 
 #include "frame.h"
 #include "gpu/cublas_dense.h"
@@ -18,6 +19,12 @@ struct TeamShape {
   int64_t shared_bytes(int32_t dtype, int64_t n) const;
   int64_t rest_bytes() const;  // of columns that do not fit on the chip
   int64_t mail_bytes(int32_t dtype, int64_t n) const;
+};
+
+// A part of a reduction by teams: `until` columns of what is left of the matrices, of order n. The last part has all of them.
+struct TeamPart {
+  TeamShape shape;
+  int64_t n, until;
 };
 
 // Tridiagonal matrices T, and the part of their spectra that is asked for: n diagonal elements of each, and n of which the last is not
@@ -72,14 +79,14 @@ class Tridiagonal {
   Spectrum spectrum(int64_t first, int64_t count) const {
     return {batch_, n_, first, count, at(d_), at(e_), at(up_), at<int32_t>(reduced_)};
   }
-  int reduce_rest(const void* a, const int32_t* state, void* up, int64_t first, bool upper, bool flip);
+  int reduce_rest(const void* a, int64_t size, const int32_t* state, void* up, int64_t first, bool upper, bool flip);
   int reduce_panels(const void* a);
 
   Frame& frame_;
   const Properties& gpu_;
   const int64_t batch_, n_, element_, real_, panels_, pitch_, width_, blocks_;  // panels_: columns that are reduced in panels
   const int32_t real_dtype_;
-  TeamShape shape_;
+  const std::vector<TeamPart> parts_;  // by teams
   size_t state_ = 0, reduced_ = 0, divided_ = 0, mail_ = 0, rest_ = 0, d_ = 0, e_ = 0, up_ = 0, tau_ = 0, block_tau_ = 0, v_ = 0, y_ = 0, gram_ = 0,
          factor_ = 0, gate_ = 0, scaled_ = 0, next_ = 0, sides_ = 0, sums_ = 0, w_ = 0, z_ = 0, wide_ = 0, product_ = 0, divide_ = 0, total_ = 0;
   char* block_ = nullptr;

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compile
 CASES = [
     pytest.param("float32", 193, 1, 3, "tridiagonal"),
     pytest.param("float64", 194, 5, 4, "eigh_panel", marks=pytest.mark.slow),
-    pytest.param("float32", 515, 2, 1, "tridiagonal", marks=pytest.mark.slow),
+    pytest.param("float32", 515, 2, 2, "tridiagonal", marks=pytest.mark.slow),
     pytest.param("complex64", 194, 1, 5, "tridiagonal", marks=pytest.mark.slow),
     pytest.param("complex128", 193, 2, 12, "tridiagonal", marks=pytest.mark.slow),
 ]
@@ -28,6 +28,25 @@ def test_answers(child, emulated, dtype, n, batch, multiprocessors, reduction): 
     calls, _ = child(code, **emulated, MOCK_MULTIPROCESSORS=str(multiprocessors))
     launched = set(harness.launched(calls))
     assert {reduction, "tridiagonal_factor", "tridiagonal_give", "tridiagonal_values"} <= launched
+
+
+# Smaller teams take what larger ones leave
+PARTS = [
+    pytest.param("float32", 193, 2, 3, 32000),
+    pytest.param("float64", 225, 2, 4, 69000, marks=pytest.mark.slow),
+    pytest.param("float32", 517, 2, 3, 232448, marks=pytest.mark.slow),
+    pytest.param("complex128", 517, 2, 4, 232448, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("dtype", "n", "batch", "multiprocessors", "shared"), PARTS)
+def test_parts(child, emulated, dtype, n, batch, multiprocessors, shared):  # noqa: F811
+    code = f"""
+    a = hermitian("{dtype}", {batch}, {n})
+    check_eigh(a, "batched", {n < 200})
+    """
+    calls, _ = child(code, **emulated, MOCK_MULTIPROCESSORS=str(multiprocessors), MOCK_SHARED=str(shared))
+    assert harness.launched(calls).count("tridiagonal") > 1
 
 
 @pytest.mark.slow

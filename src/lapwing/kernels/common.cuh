@@ -292,8 +292,9 @@ LW_INLINE void solve_row(T* row, const T* l, int ld, const Real* reciprocals) {
   store_registers<16>((char*)row, x);
 }
 
-// The piece of a product that one lane of a warp holds, as pair_row and pair_column say.
-template <int X, int Y>
+// The piece of a product that one lane of a warp holds, as pair_row and pair_column say. IN_PARTS: the matrix instructions take floats
+// in parts of 11 bits, where there are such; rows must then be 4 elements more than a multiple of 32 apart, for no bank conflicts.
+template <int X, int Y, bool IN_PARTS = false>
 struct Piece {
   static constexpr bool BY_WAVES = LW_MATRIX == 64 && X % 2 == 0 && Y % 2 == 0;
   T v[X][Y][2];
@@ -329,6 +330,24 @@ struct Piece {
     }
 #endif
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#if LW_DTYPE == 0 && LW_MATRIX == 16
+    if constexpr (IN_PARTS) {
+#pragma unroll 2
+      for (int k = 0; k < DEPTH; k += 8) {
+        T p[X][2], q[Y][2];
+#pragma unroll
+        for (int x = 0; x < X; x++)
+#pragma unroll
+          for (int e = 0; e < 2; e++) p[x][e] = a[(g + 8 * x) * lda + k + 4 * e + t];
+#pragma unroll
+        for (int y = 0; y < Y; y++)
+#pragma unroll
+          for (int e = 0; e < 2; e++) q[y][e] = b[(g + 8 * y) * ldb + k + 4 * e + t];
+        multiply_in_parts(v, p, q);
+      }
+      return;
+    }
+#endif
 #if LW_DTYPE == 1 && LW_MATRIX == 16
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 8) {

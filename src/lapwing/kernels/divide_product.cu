@@ -95,42 +95,7 @@ struct Product {
                       b[y][1]);
   }
 #elif LW_MATRIX == 16
-  // x = high + low, each rounded to the 11 bits that the instruction reads.
-  LW_INLINE static void split(Real x, unsigned& high, unsigned& low) {
-    high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    low = __float_as_uint(x - __uint_as_float(high)) + 0x1000u;
-  }
-  LW_INLINE static void step(float (&c)[4], const unsigned (&a0)[2], const unsigned (&a1)[2], const unsigned (&b)[2]) {
-    multiply_tile(c, a0[0], a1[0], a0[1], a1[1], b[0], b[1]);
-  }
-  // Three of the four products of the parts, which is as accurate as float. The instruction cuts off what it sums up, so that
-  // only eight terms are left to it.
-  LW_INLINE void multiply_add(const Real (&a)[X][2], const Real (&b)[Y][2]) {
-    unsigned b_high[Y][2], b_low[Y][2];
-#pragma unroll
-    for (int y = 0; y < Y; y++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) split(b[y][e], b_high[y][e], b_low[y][e]);
-#pragma unroll
-    for (int x = 0; x < X; x += 2) {
-      unsigned high[2][2], low[2][2];
-#pragma unroll
-      for (int q = 0; q < 2; q++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) split(a[x + q][e], high[q][e], low[q][e]);
-#pragma unroll
-      for (int y = 0; y < Y; y++) {
-        float c[4] = {0, 0, 0, 0};
-        step(c, low[0], low[1], b_high[y]);
-        step(c, high[0], high[1], b_low[y]);
-        step(c, high[0], high[1], b_high[y]);
-        v[x][y][0] += c[0];
-        v[x][y][1] += c[1];
-        v[x + 1][y][0] += c[2];
-        v[x + 1][y][1] += c[3];
-      }
-    }
-  }
+  LW_INLINE void multiply_add(const Real (&a)[X][2], const Real (&b)[Y][2]) { multiply_in_parts(v, a, b); }
 #endif
 
   // f(row of the tile, column, two neighbours)

@@ -57,6 +57,40 @@ LW_INLINE void multiply_tile(float (&c)[4], unsigned a0, unsigned a1, unsigned a
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+// x = high + low, each rounded to 11 bits
+LW_INLINE void split_bits(float x, unsigned& high, unsigned& low) {
+  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high)) + 0x1000u;
+}
+// V <- V + A B, 8 deep, for X x Y pairs as pair_row and pair_column hold them: three of the four products of the parts, which is as
+// accurate as float. The instruction cuts off what it sums up, so that only eight terms are left to it.
+template <int X, int Y>
+LW_INLINE void multiply_in_parts(float (&v)[X][Y][2], const float (&a)[X][2], const float (&b)[Y][2]) {
+  unsigned b_high[Y][2], b_low[Y][2];
+#pragma unroll
+  for (int y = 0; y < Y; y++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) split_bits(b[y][e], b_high[y][e], b_low[y][e]);
+#pragma unroll
+  for (int x = 0; x < X; x += 2) {
+    unsigned high[2][2], low[2][2];
+#pragma unroll
+    for (int q = 0; q < 2; q++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) split_bits(a[x + q][e], high[q][e], low[q][e]);
+#pragma unroll
+    for (int y = 0; y < Y; y++) {
+      float c[4] = {0, 0, 0, 0};
+      multiply_tile(c, low[0][0], low[1][0], low[0][1], low[1][1], b_high[y][0], b_high[y][1]);
+      multiply_tile(c, high[0][0], high[1][0], high[0][1], high[1][1], b_low[y][0], b_low[y][1]);
+      multiply_tile(c, high[0][0], high[1][0], high[0][1], high[1][1], b_high[y][0], b_high[y][1]);
+      v[x][y][0] += c[0];
+      v[x][y][1] += c[1];
+      v[x + 1][y][0] += c[2];
+      v[x + 1][y][1] += c[3];
+    }
+  }
+}
 // The nearest number of 11 bits
 LW_INLINE unsigned short_of(float x) {
   unsigned y;

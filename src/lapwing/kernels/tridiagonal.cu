@@ -15,7 +15,16 @@
 //   LW_FAR        1: there are columns in global memory
 //   LW_TEAM       blocks of a team
 //   LW_FLIP       1: the matrices are the conjugates of what is to be reduced
+//   LW_WHOLE      1: both triangles are there, column by column, in scale
+//   LW_LEFT       1: only the first columns are reduced, and what is left of each matrix is written, for smaller teams to go on
 #include "eigh.cuh"
+
+#ifndef LW_WHOLE
+#define LW_WHOLE 0
+#endif
+#ifndef LW_LEFT
+#define LW_LEFT 0
+#endif
 
 constexpr int RW = LW_RW, CW = LW_CW, Q = LW_Q, C = LW_C, SETS = LW_SETS, TEAM = LW_TEAM;
 constexpr bool ALONE = TEAM == 1;
@@ -27,19 +36,22 @@ constexpr int PATIENCE = 1 << 22;                    // looks before a thread ta
 
 struct Call {
   const T* a;
-  T* v;     // row k: the vector of step k, `v_rows` rows of `pitch` elements; null: not wanted
-  Real* d;  // n of each matrix
+  T* v;     // row k: the vector of step k, `pitch` elements; null: not wanted
+  Real* d;
   Real* e;
-  T* tau;   // v_rows of each matrix
-  Real* up; // the factor that brings eigenvalues back
+  T* tau;
+  Real* up; // the factor that brings eigenvalues back; null: not wanted
   int* info;
-  const int* state;  // of tridiagonal_measure.cu
+  const int* state;  // of tridiagonal_measure.cu; null: the matrices are in scale
   u64* mail;         // 4 n WORDS words of each team, zeros at first
   Vector* rest;      // columns that do not fit on the chip
-  i64 batch;
-  int n, pitch, v_rows;
+  T* left;           // with LW_LEFT, columns of `pitch` elements, v_rows of each matrix
+  i64 batch, size;   // size: elements from matrix to matrix
+  int n, pitch, ld;  // ld: elements from row to row of a matrix
+  int order, v_rows; // from matrix to matrix: elements of d and e; rows of v, elements of tau
+  int rows, line;    // of v that are written, and elements of each
+  int until;         // columns to reduce, with LW_LEFT
   int shared_sets, sets;  // sets of columns in shared memory, and all of them
-  int ld, line;           // elements from row to row of a matrix; elements of a row of v that are written
 };
 
 struct Room {
@@ -142,6 +154,12 @@ struct Place {
 
 LW_INLINE Vector load_rows(const T* a, int n, int ld, int row, int column, Real down) {
   Vector x;
+#if LW_WHOLE
+  if (row < n && column < n) return *(const Vector*)(a + (i64)column * ld + row);
+#pragma unroll
+  for (int e = 0; e < VEC; e++) x.v[e] = zero();
+  return x;
+#endif
 #pragma unroll
   for (int e = 0; e < VEC; e++) {
     const int i = row + e;
@@ -224,8 +242,32 @@ LW_INLINE void step_far(Vector* at, const Room& room, const Place& p, int n, int
       for (int c = 0; c < C; c++) at[(c * Q + q) * THREADS] = a[c][q];
 }
 
+// One set of columns from `first` on to memory: A - u w^H - w u^H
+template <typename At>
+LW_INLINE void leave_set(const At& at, const Room& room, const Place& p, int n, int set, int first, T* to, int pitch) {
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+    const int row = p.row(q);
+    if (row < first || row >= n) continue;
+    const Vector u = *(const Vector*)(room.u + row), w = *(const Vector*)(room.w + row);
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+      const int column = p.column(set, c);
+      if (column < first || column >= n) continue;
+      Vector a = at(c, q);
+#pragma unroll
+      for (int e = 0; e < VEC; e++) {
+        a.v[e] = subtract_product(subtract_product(a.v[e], u.v[e], room.w[column]), w.v[e], room.u[column]);
+        if (row + e == column) a.v[e] = from_real(real(a.v[e]));
+      }
+      *(Vector*)(to + (i64)column * pitch + row) = a;
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(Call call) {
   const int n = call.n, t = threadIdx.x, team = blockIdx.x / TEAM, teams = gridDim.x / TEAM;
+  const int end = LW_LEFT ? call.until : n - 1;  // the step that is the last
   Place p;
   p.lane = t % 32, p.rw = t / 32 % RW, p.cw = t / 32 / RW, p.block = blockIdx.x % TEAM, p.sets = call.sets;
   const int columns = p.columns(), length = max(HEIGHT, TEAM * columns);
@@ -249,9 +291,9 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
   unsigned step = 0;
   int round = 0;
   for (i64 m = team; m < call.batch; m += teams, round++) {
-    const int state = call.state[m];
+    const int state = call.state ? call.state[m] : 2048;
     const bool good = state < (1 << 20);
-    const T* from = call.a + m * n * call.ld;
+    const T* from = call.a + m * call.size;
     Real down, up;
     scaling(state > 0 && good ? ldexp(Real(1), state - 2048) : Real(0), down, up);
     if (!good) down = 0;
@@ -315,11 +357,11 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
             x[s] = subtract(subtract_product(pairs[s].column, u, wk), w);
             if (i > k + 1) rest_square += square(x[s]);
             if (i == k + 1) room.told[1] = x[s];
-            if (i == k && writes) call.d[m * n + k] = real(x[s]);
+            if (i == k && writes) call.d[m * call.order + k] = real(x[s]);
           }
         }
         rest_square = sum_block(rest_square, room.sums + WARPS);
-        if (k == n - 1) break;
+        if (k == end) break;
         const T factor = reflector(room.told[1], rest_square, tau, beta);
 #pragma unroll
         for (int s = 0; s < S; s++) {
@@ -329,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
           if (writes && call.v && i < call.line) call.v[(m * call.v_rows + k) * call.pitch + i] = x[s];
         }
         if (writes && t == 0) {
-          call.e[m * n + k] = beta;
+          call.e[m * call.order + k] = beta;
           call.tau[m * call.v_rows + k] = tau;
         }
         __syncthreads();
@@ -360,19 +402,34 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
       }
       if (ALONE) {
         __syncthreads();
-      } else if (last <= k + 1 && !writes) {
-        step += n - 1 - k;
+      } else if (last <= k + 1 && !writes && !(LW_LEFT && last >= end)) {
+        step += end - k;
         break;
       }
     }
+#if LW_LEFT
+    if (last >= end) {
+      T* to = call.left + m * call.v_rows * call.pitch;
+#pragma unroll
+      for (int set = 0; set < SETS; set++)
+        leave_set([&](int c, int q) -> Vector& { return a[set][c][q]; }, room, p, n, set, end, to, call.pitch);
+#pragma unroll 1
+      for (int set = SETS; set < call.sets; set++)
+        leave_set(
+            [&](int c, int q) -> Vector& {
+              return (!LW_FAR || set < far_from ? near_sets : far_sets)[(i64)((set * C + c) * Q + q) * THREADS];
+            },
+            room, p, n, set, end, to, call.pitch);
+    }
+#endif
     if (!patient) call.info[m] = 1;
-    if (writes) {
-      if (t == 0) {
-        call.up[m] = up;
-        if (!good) call.info[m] = 1;
-        call.e[m * n + n - 1] = 0;
-      }
-      for (int k = n - 1; k < call.v_rows; k++) {
+    if (writes && t == 0) {
+      if (call.up) call.up[m] = up;
+      if (!good) call.info[m] = 1;
+      if (!LW_LEFT) call.e[m * call.order + n - 1] = 0;
+    }
+    if (writes && !LW_LEFT) {
+      for (int k = n - 1; k < call.rows; k++) {
         if (call.v)
           for (int i = t; i < call.line; i += THREADS) call.v[(m * call.v_rows + k) * call.pitch + i] = zero();
         if (t == 0) call.tau[m * call.v_rows + k] = zero();

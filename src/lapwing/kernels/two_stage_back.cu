@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, 1) two_stage_back(Back 
         commit_copies();
         const T *v = buffers + which % 2 * BUFFER, *y = v + SWEEPS * V_LINE;
         // V^T Z
-        Piece<VECTORS / 8, SWEEPS / 8> sum;
+        Piece<VECTORS / 8, SWEEPS / 8, true> sum;
         sum.clear();
 #pragma unroll
         for (int k = 0; k < HIGH / SEGMENT; k++)
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, 1) two_stage_back(Back 
 #pragma unroll
         for (int k = 0; k < HIGH / SEGMENT; k++) {
           T* part = window + (begin + k) % RING * SEGMENT;
-          Piece<VECTORS / 8, SEGMENT / 8> change;
+          Piece<VECTORS / 8, SEGMENT / 8, true> change;
           change.clear();
           change.template add<SWEEPS>(product, Y_LINE, y + k * SEGMENT * Y_LINE, Y_LINE);
           change.each([&](int j, int i, T* pair) {
