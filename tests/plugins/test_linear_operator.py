@@ -152,6 +152,8 @@ def test_undo_restores_gpytorchs_names():
     names = (
         (gpytorch.mlls.ExactMarginalLogLikelihood, "forward"),
         (gpytorch.kernels.Kernel, "sub_kernels"),
+        (gpytorch.kernels.Kernel, "batch_shape"),
+        (gpytorch.lazy.LazyEvaluatedKernelTensor, "_size"),
     )
     own = [vars(owner)[name] for owner, name in names]
     with install():
@@ -168,8 +170,11 @@ def gaussian_process(shape, n, dtype=torch.float64, kernel=None, likelihood=None
         def __init__(self, x, y, likelihood):
             super().__init__(x, y, likelihood)
             self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
-            rbf = gpytorch.kernels.RBFKernel(batch_shape=shape, ard_num_dims=2 if kernel == "ard" else None)
-            self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=shape)
+            batch = torch.Size() if kernel == "shared" else shape
+            rbf = gpytorch.kernels.RBFKernel(batch_shape=batch, ard_num_dims=2 if kernel == "ard" else None)
+            if isinstance(kernel, float):
+                rbf = gpytorch.kernels.MaternKernel(nu=kernel, batch_shape=batch)
+            self.covar_module = rbf if kernel == "bare" else gpytorch.kernels.ScaleKernel(rbf, batch_shape=batch)
             if prior:
                 lengths = gpytorch.priors.GammaPrior(3.0, 6.0)
                 rbf.register_prior("lengthscale_prior", lengths, lambda m: m.lengthscale, lambda m, v: m._set_lengthscale(v))
@@ -194,14 +199,19 @@ def loss_and_gradients(model, mll, x, y):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("shape, n", [((), 2), ((), 9), ((3,), 7), ((2, 3), 33)], ids=str)
-@pytest.mark.parametrize("options", [{}, {"kernel": "ard"}, {"prior": True}], ids=["plain", "ard", "prior"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"prior": True}, *({"kernel": k} for k in ("ard", "bare", "shared", 0.5, 1.5, 2.5))],
+    ids=lambda options: str(next(iter(options.values()), "plain")),
+)
 def test_marginal_likelihood_and_gradients(shape, n, dtype, options):
     parts = gaussian_process(shape, n, dtype, **options)
     expected, gradients = loss_and_gradients(*parts)
     with install() as handle:
         got, same = loss_and_gradients(*parts)
     assert handle.report() == {"linear_operator.inv_quad_logdet": {"lapwing": 1, "own": 0}}
-    assert ("LogDensity" in type(got.grad_fn).__name__) is not options.get("prior", False)
+    function = "_LogDensity" if options.get("kernel") == "ard" else "_KernelLogDensity"
+    assert options.get("prior") or type(got.grad_fn).__name__ == f"{function}Backward"
     # the noise 0.693 bounds the condition of K by n / 0.693 + 1
     bound = 20 * n * n * torch.finfo(dtype).eps
     for a, b in zip([expected, *gradients], [got, *same], strict=True):
@@ -222,19 +232,83 @@ def test_what_is_not_differentiated_of_a_marginal_likelihood():
     assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(gradients, same, strict=True))
 
 
-def test_second_derivatives_of_a_marginal_likelihood():
-    model, mll, x, y = gaussian_process((), 4)
+@pytest.mark.parametrize("kernel", [None, "ard", 0.5, 1.5, 2.5])
+def test_second_derivatives_of_a_marginal_likelihood(kernel):
+    model, mll, x, y = gaussian_process((), 4, kernel=kernel)
+    parameters = list(model.parameters())
 
     def hessian():
-        scale = model.covar_module.raw_outputscale
-        (first,) = torch.autograd.grad(mll(model(x), y), scale, create_graph=True)
-        return torch.autograd.grad(first, [scale, y])
+        first = torch.autograd.grad(mll(model(x), y), parameters, create_graph=True)
+        # gpytorch's own covariances have no second derivative by the length scale
+        own = [*model.covar_module.parameters()] if kernel == "ard" else [model.covar_module.raw_outputscale]
+        noise = model.likelihood.noise_covar.raw_noise
+        return torch.autograd.grad([first[parameters.index(z)].sum() for z in (noise, own[0])], [noise, own[0], y])
 
     expected = hessian()
     with install() as handle:
         got = hessian()
     assert handle.report()["linear_operator.inv_quad_logdet"]["lapwing"] == 1
     assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(expected, got, strict=True))
+
+
+@pytest.mark.parametrize("kernel", [None, "shared", 0.5, 1.5, 2.5])
+def test_second_derivatives_by_the_length_scale(kernel):
+    _, mll, x, y = gaussian_process((2,), 4, kernel=kernel)
+
+    class Value(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mll = mll
+
+        def forward(self, y):
+            return self.mll(self.mll.model(x), y)
+
+    module = Value()
+    names, values = zip(*module.named_parameters(), strict=True)
+
+    def value(y, *values):
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (y,))
+
+    inputs = (y, *(z.detach().requires_grad_() for z in values))
+    with install() as handle:
+        assert torch.autograd.gradcheck(value, inputs, fast_mode=True)
+        assert torch.autograd.gradgradcheck(value, inputs, fast_mode=True)
+    assert handle.report()["linear_operator.inv_quad_logdet"]["own"] == 0
+
+
+@pytest.mark.parametrize("why", ["points", "subclass", "forward", "evaluated", "without gradients", "rows"])
+def test_kernels_that_gpytorch_evaluates(why):
+    gpytorch = pytest.importorskip("gpytorch")
+    model, mll, x, y = gaussian_process((3,), 7)
+    rbf = model.covar_module.base_kernel
+    if why == "points":
+        x = x.requires_grad_()
+        model.set_train_data(x, strict=False)
+    elif why == "subclass":
+        rbf.__class__ = type("Mine", (gpytorch.kernels.RBFKernel,), {})
+    elif why == "forward":
+        own = rbf.forward
+        rbf.forward = lambda *x, **options: own(*x, **options) * 0.5
+
+    def value():
+        if why == "without gradients":
+            with torch.no_grad():
+                prior = model(x)
+        else:
+            prior = model(x)
+        if why == "rows":
+            prior = prior[..., :5]
+        if why == "evaluated":
+            prior.lazy_covariance_matrix.evaluate_kernel()
+        result = mll(prior, y[..., : prior.loc.shape[-1]])
+        return result, torch.autograd.grad(result.sum(), [x if why == "points" else y])
+
+    expected, gradients = value()
+    with install():
+        got, same = value()
+    assert type(got.grad_fn).__name__ == "_LogDensityBackward"
+    for a, b in zip([expected, *gradients], [got, *same], strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
 def test_marginal_likelihoods_that_stay_gpytorchs_own():
@@ -297,7 +371,26 @@ def test_shapes_and_kernels_are_found_as_by_the_libraries():
     rbf = gpytorch.kernels.RBFKernel()
     kernel = gpytorch.kernels.ScaleKernel(rbf) + gpytorch.kernels.ProductKernel(rbf, gpytorch.kernels.MaternKernel())
     expected, kernels = [shape_of(*pair) for pair in pairs], list(kernel.sub_kernels())
+    made = gpytorch.kernels
+    shared, own = (made.ScaleKernel(made.MaternKernel(batch_shape=s), batch_shape=s) for s in (sizes[0], sizes[2]))
+    mixed = made.ScaleKernel(made.RBFKernel(batch_shape=sizes[2]))
+    tasks = made.ScaleKernel(made.RBFKernelGrad())  # several rows for each point
+    nested = made.ScaleKernel(made.AdditiveKernel(mixed, made.LinearKernel(batch_shape=torch.Size([2, 1]))))
+
+    def shapes_of_kernels():
+        points = torch.rand(4, 2), torch.rand(3, 4, 2), torch.rand(2, 3, 4, 2), torch.rand(5, 4, 2)
+        pairs = itertools.product((shared, own, mixed, tasks, nested, kernel), points)
+        return [(k.batch_shape, shape_of_kernel(k, x), shape_of_kernel(k, x, x[..., :3, :])) for k, x in pairs]
+
+    def shape_of_kernel(*arguments):
+        try:
+            return arguments[0](*arguments[1:]).shape
+        except RuntimeError as error:
+            return str(error)
+
+    expected_of_kernels = shapes_of_kernels()
     with install():
+        assert shapes_of_kernels() == expected_of_kernels
         assert [shape_of(*pair) for pair in pairs] == expected and list(kernel.sub_kernels()) == kernels
         assert type(torch.broadcast_shapes(sizes[1], sizes[4])) is torch.Size
 

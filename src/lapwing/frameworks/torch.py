@@ -101,7 +101,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 def failed(info: torch.Tensor) -> bool:
     # on the CPU torch's reduction starts its threads, which takes longer than a small factorisation
-    return bool(info.any() if info.is_cuda else info.numpy().any()) if info.ndim else bool(info.item())
+    return bool(info.any() if info.is_cuda else np.count_nonzero(info.numpy())) if info.ndim else bool(info.item())
 
 
 def out_of_memory(error: Exception) -> bool:

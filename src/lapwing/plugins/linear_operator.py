@@ -7,13 +7,14 @@ This plug-in gives both numbers their closed form instead, with one inverse from
     d log |K| = <K^-1, dK>,    d r^T K^-1 r = 2 x^T dr - <x x^T, dK>    with x = K^-1 r
 
 The matrix plus its diagonal (kernel plus noise) is one step too. The operators and distributions that gpytorch builds between
-the kernel and the likelihood, which take longer than the mathematics of small matrices, are left out.
+the kernel and the likelihood, which take longer than the mathematics of small matrices, are left out. For RBF and Matern
+kernels everything between the raw parameters and the likelihood is one step, with its derivative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log, pi
+from math import inf, log, pi
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ from ..ops.systems import CHOLESKY_SOLVE, TRIANGULAR
 
 __all__ = ["install"]
 _DIAGONALS = (DiagLinearOperator, ConstantDiagLinearOperator)
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def install() -> Handle:
@@ -52,8 +54,9 @@ def install() -> Handle:
     It serves dense operators, with or without an added diagonal, where linear_operator takes its Cholesky route
     (``max_cholesky_size`` at least n, or ``fast_computations(log_prob=False)``). Warnings about jitter and the errors
     ``NanError`` and ``NotPSDError`` stay linear_operator's own. Every other operator, second derivatives, ``torch.func`` and
-    ``torch.compile`` keep linear_operator's own route. While it is installed two functions that gpytorch calls several times in
-    each step take less time: ``torch.broadcast_shapes`` and ``gpytorch.kernels.Kernel.sub_kernels``.
+    ``torch.compile`` keep linear_operator's own route. While it is installed four functions that gpytorch calls in each step
+    take less time: ``torch.broadcast_shapes``, ``gpytorch.kernels.Kernel.sub_kernels`` and ``batch_shape``, and the shape of
+    a kernel that is not evaluated yet.
 
     Returns
     -------
@@ -89,18 +92,23 @@ def _open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
         return _QuadraticAndLogdet.apply(*parts, inv_quad_rhs, bool(reduce_inv_quad))
 
     def marginal_log_likelihood(self: Any, function_dist: Any, target: Any, *params: Any, **kwargs: Any) -> Any:
-        parts = None if kwargs else _gaussian_parts(self, function_dist, target)
-        if parts is None:  # counted by inv_quad_logdet
+        found = None if kwargs else _gaussian_parts(self, function_dist, target)
+        if found is None:  # counted by inv_quad_logdet
             return own_likelihood(self, function_dist, target, *params, **kwargs)
         count[0] += 1
+        density, parts = found
         points = target.shape[-1]
         if _is_bare(self.model):
-            return _LogDensity.apply(*parts, points)
-        return self._add_other_terms(_LogDensity.apply(*parts, 1), params).div_(points)
+            return density.apply(*parts, points)
+        return self._add_other_terms(density.apply(*parts, 1), params).div_(points)
 
     def broadcast_shapes(*shapes: Any) -> Any:
         shape = _broadcast(shapes) if framework._tracing_state() is None else None
         return own_shapes(*shapes) if shape is None else shape
+
+    def size(self: Any) -> Any:
+        shape = _size(self)
+        return own_size(self) if shape is None else shape
 
     replaced: list[tuple[Any, str, Any]] = [
         (LinearOperator, "inv_quad_logdet", inv_quad_logdet),
@@ -109,9 +117,12 @@ def _open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
     ]
     if gpytorch is not None:
         own_likelihood = gpytorch.mlls.ExactMarginalLogLikelihood.forward
+        own_size = gpytorch.lazy.LazyEvaluatedKernelTensor._size
         replaced += [
             (gpytorch.mlls.ExactMarginalLogLikelihood, "forward", marginal_log_likelihood),
             (gpytorch.kernels.Kernel, "sub_kernels", _sub_kernels),
+            (gpytorch.kernels.Kernel, "batch_shape", property(_batch_shape, gpytorch.kernels.Kernel.batch_shape.fset)),
+            (gpytorch.lazy.LazyEvaluatedKernelTensor, "_size", size),
         ]
     own = [vars(owner)[name] for owner, name, _ in replaced]
     for owner, name, function in replaced:
@@ -166,16 +177,19 @@ def _eager(*tensors: Any) -> bool:
     first = tensors[0]
     if first.dtype not in (torch.float32, torch.float64) or framework.traced(first) or forward_ad._current_level >= 0:
         return False
-    return all(type(x) is torch.Tensor and x.dtype is first.dtype for x in tensors)
+    if torch.is_autocast_enabled("cuda" if first.is_cuda else "cpu"):
+        return False
+    return all(type(x) in _PLAIN and x.dtype is first.dtype for x in tensors)
 
 
-def _gaussian_parts(likelihood: Any, prior: Any, target: Any) -> tuple[torch.Tensor, ...] | None:
-    """Kernel matrices, noise, mean and target of a dense model with Gaussian noise; None: gpytorch's own way."""
+def _gaussian_parts(likelihood: Any, prior: Any, target: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """The function for the likelihood of a dense model with Gaussian noise, and its inputs; None: gpytorch's own way."""
     noisy = likelihood.likelihood
+    noise_model = noisy._modules.get("noise_covar")
     known = (
         type(likelihood) is gpytorch.mlls.ExactMarginalLogLikelihood
         and type(noisy) is gpytorch.likelihoods.GaussianLikelihood
-        and type(noisy.noise_covar) is gpytorch.likelihoods.noise_models.HomoskedasticNoise
+        and type(noise_model) is gpytorch.likelihoods.noise_models.HomoskedasticNoise
         and type(prior) is gpytorch.distributions.MultivariateNormal
         and prior._islazy
         and not prior._validate_args
@@ -187,16 +201,84 @@ def _gaussian_parts(likelihood: Any, prior: Any, target: Any) -> tuple[torch.Ten
         return None
     mean, kernel = prior.loc, prior._covar
     lazy = type(kernel) is gpytorch.lazy.LazyEvaluatedKernelTensor
-    n = mean.shape[-1]
-    if mean.shape != target.shape or not (lazy or type(kernel) is DenseLinearOperator) or n < 2 or not _by_cholesky(n):
+    shape = mean.shape
+    batch, n = shape[:-1], shape[-1]
+    if shape != target.shape or not (lazy or type(kernel) is DenseLinearOperator) or n < 2 or not _by_cholesky(n):
         return None
+    stationary = _stationary_parts(kernel, batch) if lazy else None
+    if stationary is not None:
+        noise, bound = _parameter(noise_model, "noise")
+        x, nu, *parameters, bounds = stationary
+        tensors = (x, *parameters, noise, mean, target)
+        if noise.shape == (*batch, 1) and _eager(*(z for z in tensors if z is not None)):
+            return _KernelLogDensity, (nu, (*bounds, bound), *tensors)
     evaluated = kernel.evaluate_kernel() if lazy else kernel
     if type(evaluated) is not DenseLinearOperator:
         return None
     matrix, noise = evaluated.tensor, noisy.noise
-    if matrix.shape != (*mean.shape, n) or noise.shape != (*mean.shape[:-1], 1):
+    if matrix.shape != (*shape, n) or noise.shape != (*batch, 1) or not _eager(matrix, noise, mean, target):
         return None
-    return (matrix, noise, mean, target) if _eager(matrix, noise, mean, target) else None
+    return _LogDensity, (matrix, noise, mean, target)
+
+
+def _stationary_parts(lazy: Any, batch: Any) -> tuple[Any, ...] | None:
+    """Points, nu, length scale, output scale and the bounds of both, of an RBF (nu: infinite) or Matern kernel.
+
+    None: another kernel, or it is evaluated already, or has more than one length scale for a matrix. Without a ``ScaleKernel``
+    the output scale is None.
+    """
+    kernels = gpytorch.kernels
+    outer, x = lazy.kernel, lazy.x1
+    scaled = type(outer) is kernels.ScaleKernel
+    kernel = outer._modules["base_kernel"] if scaled else outer
+    nu = inf if type(kernel) is kernels.RBFKernel else kernel.nu if type(kernel) is kernels.MaternKernel else None
+    same = lazy.x2 is x and not x.requires_grad and x.dim() >= 2 and not lazy.params and not lazy.last_dim_is_batch
+    if nu is None or not same or gpytorch.settings.trace_mode.on() or _is_in_cache_ignore_all_args(lazy, "kernel_eval"):
+        return None
+    if lazy._is_grad_enabled is not torch.is_grad_enabled() or "forward" in vars(kernel) or "forward" in vars(outer):
+        return None
+    length, length_bound = _parameter(kernel, "lengthscale")
+    shape = length.shape
+    shapes = [x.shape[:-2], shape[:-2]]
+    scale = scale_bound = None
+    if scaled:
+        scale, scale_bound = _parameter(outer, "outputscale")
+        shapes.append(scale.shape)
+    # what has no batch counts for all; some batch must have them all
+    if shape[-2:] != (1, 1) or any(z and z != batch for z in shapes) or batch not in shapes:
+        return None
+    return x, nu, length, scale, (length_bound, scale_bound)
+
+
+def _parameter(module: Any, name: str) -> tuple[torch.Tensor, Any]:
+    """A raw parameter with the bound for ``_value``, or the parameter and None."""
+    raw = module._parameters.get("raw_" + name)
+    constraint = module._modules.get(f"raw_{name}_constraint")
+    kind, known = type(constraint), gpytorch.constraints
+    if raw is not None and (kind is known.Positive or kind is known.GreaterThan):
+        transform = constraint._modules.get("_transform")
+        if type(transform) is torch.nn.Softplus and transform.beta == 1 and transform.threshold == 20:
+            if kind is known.Positive:
+                return raw, 0
+            bound = constraint._buffers["lower_bound"]
+            if bound.dim() == 0 and bound.dtype is raw.dtype:
+                return raw, bound
+    return getattr(module, name), None
+
+
+def _value(raw: Any, bound: Any) -> Any:
+    """The parameter: as it is, or softplus of the raw one, plus its bound. The bound 0 is not added."""
+    if bound is None:
+        return raw
+    value = torch.nn.functional.softplus(raw)
+    return value if type(bound) is int else value + bound
+
+
+def _to_raw(gradient: torch.Tensor, raw: torch.Tensor, bound: Any) -> torch.Tensor:
+    """The derivative by the raw parameter from the one by its value, whose batch may be larger."""
+    if gradient.shape != raw.shape:
+        gradient = gradient.sum_to_size(raw.shape)
+    return gradient if bound is None else torch.ops.aten.softplus_backward.default(gradient, raw, 1, 20)
 
 
 def _modules(root: Any) -> dict[Any, None]:
@@ -215,12 +297,41 @@ def _modules(root: Any) -> dict[Any, None]:
 
 def _is_bare(model: Any) -> bool:
     """Whether no part of the model adds a prior or a loss of its own."""
-    own = [module.__dict__ for module in _modules(model)]
-    return not any(x.get("_priors") or x.get("_added_loss_terms") for x in own)
+    modules = [model]
+    for module in modules:
+        own = module.__dict__
+        if own.get("_priors") or own.get("_added_loss_terms"):
+            return False
+        modules += [part for part in own["_modules"].values() if part is not None]
+    return True
 
 
 def _sub_kernels(self: Any) -> Any:
     return (x for x in _modules(self) if isinstance(x, gpytorch.kernels.Kernel) and x is not self)
+
+
+def _batch_shape(self: Any) -> Any:
+    shape, parts = self._batch_shape, [*self._modules.values()]
+    for part in parts:
+        if part is not None:
+            parts += part._modules.values()
+            if isinstance(part, gpytorch.kernels.Kernel):
+                below = part.batch_shape
+                shape = shape if shape == below else torch.broadcast_shapes(shape, below)
+    return shape
+
+
+def _size(lazy: Any) -> torch.Size | None:
+    """The shape of an RBF or Matern kernel between points and themselves, all with the same batch."""
+    x, kernels = lazy.x1, gpytorch.kernels
+    if lazy.x2 is not x or lazy.last_dim_is_batch:
+        return None
+    if type(lazy.kernel) not in (kernels.ScaleKernel, kernels.RBFKernel, kernels.MaternKernel):
+        return None
+    *batch, n, _ = x.shape
+    base = lazy.kernel._modules.get("base_kernel")
+    known = base is None or type(base) in (kernels.RBFKernel, kernels.MaternKernel)
+    return torch.Size((*batch, n, n)) if known and lazy.kernel.batch_shape == tuple(batch) else None
 
 
 def _dense_parts(operator: Any, rhs: Any) -> tuple[torch.Tensor, torch.Tensor | None] | None:
@@ -255,7 +366,7 @@ class _QuadraticAndLogdet(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Any, added: Any, rhs: Any, reduce: bool) -> Any:
-        l, (y, quadratic, logdet) = _with_factor(matrix, added, lambda l: _from_factor(l, rhs, reduce))
+        l, (y, quadratic, logdet) = _with_factor(_sum(matrix, added), lambda l: _from_factor(l, rhs, reduce))
         ctx.reduce, ctx.constant = reduce, added is not None and added.shape[-1] == 1 != matrix.shape[-1]
         ctx.save_for_backward(l, y, matrix, added, rhs)
         return quadratic, logdet
@@ -265,8 +376,8 @@ class _QuadraticAndLogdet(torch.autograd.Function):
         l, y, matrix, added, rhs = ctx.saved_tensors
         if torch.is_grad_enabled():  # the derivative itself is differentiated
 
-            def values(k: Any, rhs: Any) -> Any:
-                l = psd_safe_cholesky(k)
+            def values(matrix: Any, added: Any, rhs: Any) -> Any:
+                l = psd_safe_cholesky(_differentiable_sum(matrix, added))
                 y = torch.linalg.solve_triangular(l, rhs, upper=False)
                 return y.square().sum((-2, -1) if ctx.reduce else -2), l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
 
@@ -284,50 +395,158 @@ class _QuadraticAndLogdet(torch.autograd.Function):
 
 
 class _LogDensity(torch.autograd.Function):
-    """log N(target; mean, K) / count of K = matrix + diag(added)."""
+    """log N(target; mean, K) / count of K = matrix + diag(noise)."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Any, added: Any, mean: Any, target: Any, count: int) -> Any:
-        rhs = (target - mean).unsqueeze(-1)
-
-        def half(l: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            y = _triangular(l, rhs)
-            z = y.squeeze(-1)
-            # log |K| / 2 + |y|^2 / 2
-            return y, torch.addcmul(l.diagonal(dim1=-2, dim2=-1).log(), z, z, value=0.5).sum(-1)
-
-        l, (y, sums) = _with_factor(matrix, added, half)
+    def forward(ctx: Any, matrix: Any, noise: Any, mean: Any, target: Any, count: int) -> Any:
+        l, y, density = _log_density(_sum(matrix, noise), mean, target, count)
         ctx.count = count
-        ctx.save_for_backward(l, y, matrix, added, mean, target)
-        return torch.rsub(sums, -0.5 * log(2 * pi) * rhs.shape[-2] / count, alpha=1 / count)
+        ctx.save_for_backward(l, y, matrix, noise, mean, target)
+        return density
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         l, y, *inputs = ctx.saved_tensors
         if torch.is_grad_enabled():  # the derivative itself is differentiated
 
-            def value(k: Any, mean: Any, target: Any) -> Any:
-                return (torch.distributions.MultivariateNormal(mean, k, validate_args=False).log_prob(target) / ctx.count,)
+            def density(matrix: Any, noise: Any, mean: Any, target: Any) -> Any:
+                return _differentiable_density(_differentiable_sum(matrix, noise), mean, target, ctx.count)
 
-            return *_again(ctx, value, inputs, (gradient,)), None
-        of_matrix = of_added = None
-        gradient = (gradient / ctx.count)[..., None]
-        x = _triangular(l, y, adjoint=True)
-        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            # G <- g (x x^T - K^-1) / 2
-            of_matrix = _add_product(_inverse(l), x, x, -0.5, 0.5).mul_(gradient[..., None])
-            if ctx.needs_input_grad[1]:
-                of_added = of_matrix.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
-        of_mean = x.squeeze(-1) * gradient
-        return of_matrix, of_added, of_mean, -of_mean if ctx.needs_input_grad[3] else None, None
+            return *_again(ctx, density, inputs, (gradient,)), None
+        of_matrix, of_noise, of_mean = _gradients(l, y, gradient / ctx.count, any(ctx.needs_input_grad[:2]))
+        return of_matrix, of_noise, of_mean, -of_mean if ctx.needs_input_grad[3] else None, None
+
+
+class _KernelLogDensity(torch.autograd.Function):
+    """log N(target; mean, K) / count of K = scale * C + diag(noise) for an RBF or Matern correlation C of the points x.
+
+    Length scale, output scale and noise are given raw, each with the bound for ``_value``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        nu: float,
+        bounds: tuple[Any, ...],
+        x: Any,
+        raw_length: Any,
+        raw_scale: Any,
+        raw_noise: Any,
+        mean: Any,
+        target: Any,
+        count: int,
+    ) -> Any:
+        length, scale, noise = map(_value, (raw_length, raw_scale, raw_noise), bounds)
+        c, slope = _correlation(x, length, nu, ctx.needs_input_grad[3])
+        k = c.clone() if scale is None else c * (scale := scale.unsqueeze(-1).unsqueeze(-1))
+        k.diagonal(dim1=-2, dim2=-1).add_(noise)
+        l, y, density = _log_density(k, mean, target, count)
+        ctx.options = nu, bounds, count
+        ctx.save_for_backward(l, y, c, slope, length, scale, x, raw_length, raw_scale, raw_noise, mean, target)
+        return density
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        l, y, c, slope, length, scale, *inputs = ctx.saved_tensors
+        nu, bounds, count = ctx.options
+        if torch.is_grad_enabled():  # the derivative itself is differentiated
+
+            def density(nu: float, bounds: Any, x: Any, length: Any, scale: Any, noise: Any, mean: Any, target: Any) -> Any:
+                length, scale, noise = map(_value, (length, scale, noise), bounds)
+                matrix = _differentiable_correlation(x, length, nu)
+                matrix = matrix if scale is None else matrix * scale[..., None, None]
+                return _differentiable_density(_differentiable_sum(matrix, noise), mean, target, count)
+
+            return *_again(ctx, density, (nu, bounds, *inputs), (gradient,)), None
+        _, raw_length, raw_scale, raw_noise, *_ = inputs
+        needs = ctx.needs_input_grad
+        of_k, of_noise, of_mean = _gradients(l, y, gradient / count, needs[3] or needs[4] or needs[5])
+        of_length = of_scale = None
+        if needs[3]:
+            # slope is the derivative of C by log(length)
+            of_length = (of_k * slope).sum((-2, -1), keepdim=True) / length
+            of_length = _to_raw(of_length if scale is None else of_length * scale, raw_length, bounds[0])
+        if needs[4]:
+            of_scale = _to_raw((of_k * c).sum((-2, -1)), raw_scale, bounds[1])
+        if needs[5]:
+            of_noise = _to_raw(of_noise, raw_noise, bounds[2])
+        return None, None, None, of_length, of_scale, of_noise, of_mean, -of_mean if needs[7] else None, None
+
+
+def _correlation(x: torch.Tensor, length: torch.Tensor, nu: float, differentiate: bool) -> tuple[Any, Any]:
+    """The correlations of the points, and their derivative by log(length)."""
+    z = (x - x.mean(-2, keepdim=True)) / length
+    # E = -|z_i - z_j|^2 / 2 from the inner products; the diagonal is zero without rounding
+    e = torch.bmm(z, z.mT) if z.dim() == 3 else z @ z.mT
+    half = e.diagonal(dim1=-2, dim2=-1) * 0.5
+    e.sub_(half.unsqueeze(-1)).sub_(half.unsqueeze(-2)).clamp_max_(0)
+    if nu == inf:
+        c = e.exp()
+        return c, e.mul_(c).mul_(-2) if differentiate else None
+    r = e.mul_(-4 * nu).sqrt_()
+    c = (-r).exp_()
+    if nu == 0.5:
+        return c, r.mul_(c) if differentiate else None
+    if nu == 1.5:
+        slope = r * r * c if differentiate else None
+        return c.mul_(r.add_(1)), slope
+    square, linear = r * r / 3, r.add_(1)
+    slope = linear * square * c if differentiate else None
+    return c.mul_(square.add_(linear)), slope
+
+
+def _differentiable_correlation(x: torch.Tensor, length: torch.Tensor, nu: float) -> torch.Tensor:
+    z = (x - x.mean(-2, keepdim=True)) / length
+    square = (z.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
+    if nu == inf:
+        return (square / -2).exp()
+    # the square root has no derivative at zero, and needs none
+    distinct = square > 0
+    r = torch.where(distinct, square * (2 * nu), 1.0).sqrt() * distinct
+    decay = (-r).exp()
+    if nu == 0.5:
+        return decay
+    return (1 + r if nu == 1.5 else 1 + r + r.square() / 3) * decay
+
+
+def _log_density(k: torch.Tensor, mean: torch.Tensor, target: torch.Tensor, count: int) -> tuple[Any, Any, Any]:
+    """L, y = L^-1 (target - mean) and log N(target; mean, K) / count."""
+    rhs = (target - mean).unsqueeze(-1)
+
+    def half(l: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = _triangular(l, rhs)
+        z = y.squeeze(-1)
+        # log |K| / 2 + |y|^2 / 2
+        return y, torch.addcmul(l.diagonal(dim1=-2, dim2=-1).log(), z, z, value=0.5).sum(-1)
+
+    l, (y, sums) = _with_factor(k, half)
+    return l, y, torch.rsub(sums, -0.5 * log(2 * pi) * rhs.shape[-2] / count, alpha=1 / count)
+
+
+def _gradients(l: torch.Tensor, y: torch.Tensor, gradient: torch.Tensor, of_k: bool) -> tuple[Any, Any, torch.Tensor]:
+    """The derivatives of the log density by K, by what is added to its diagonal, and by the mean."""
+    of_matrix = of_noise = None
+    gradient = gradient.unsqueeze(-1)
+    x = _triangular(l, y, adjoint=True)
+    if of_k:
+        # G <- g (x x^T - K^-1) / 2
+        of_matrix = _add_product(_inverse(l), x, x, -0.5, 0.5).mul_(gradient.unsqueeze(-1))
+        of_noise = of_matrix.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+    return of_matrix, of_noise, x.squeeze(-1) * gradient
+
+
+def _differentiable_density(k: torch.Tensor, mean: torch.Tensor, target: torch.Tensor, count: int) -> tuple[torch.Tensor]:
+    return (torch.distributions.MultivariateNormal(mean, k, validate_args=False).log_prob(target) / count,)
+
+
+def _differentiable_sum(matrix: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+    return matrix if added is None else matrix + torch.diag_embed(added.expand(matrix.shape[:-1]))
 
 
 def _again(ctx: Any, function: Callable[..., Any], inputs: Any, gradients: tuple[Any, ...]) -> list[Any]:
     """The derivative by torch's own formulas, which can be differentiated again."""
-    matrix, added, *others = inputs
-    k = matrix if added is None else matrix + torch.diag_embed(added.expand(matrix.shape[:-1]))
     wanted = [i for i in range(len(inputs)) if ctx.needs_input_grad[i]]
-    found = iter(torch.autograd.grad(function(k, *others), [inputs[i] for i in wanted], gradients, create_graph=True))
+    found = iter(torch.autograd.grad(function(*inputs), [inputs[i] for i in wanted], gradients, create_graph=True))
     return [next(found) if i in wanted else None for i in range(len(inputs))]
 
 
@@ -345,12 +564,17 @@ def _factor(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.linalg.cholesky_ex(k)  # type: ignore[no-any-return]
 
 
-def _with_factor(matrix: Any, added: Any, work: Callable[[torch.Tensor], Any]) -> tuple[torch.Tensor, Any]:
-    """The factor of matrix + diag(added), and what is done with it."""
-    k = matrix
-    if added is not None:
-        k = matrix.clone(memory_format=torch.contiguous_format)
-        k.diagonal(dim1=-2, dim2=-1).add_(added)
+def _sum(matrix: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+    """matrix + diag(added)"""
+    if added is None:
+        return matrix
+    k = matrix.clone(memory_format=torch.contiguous_format)
+    k.diagonal(dim1=-2, dim2=-1).add_(added)
+    return k
+
+
+def _with_factor(k: torch.Tensor, work: Callable[[torch.Tensor], Any]) -> tuple[torch.Tensor, Any]:
+    """The factor of K, and what is done with it."""
     l, info = _factor(k)
     results = work(l)
     # asked last: on a GPU the answer has to be waited for, while the rest is under way
@@ -386,5 +610,7 @@ def _add_product(a: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float,
     """A <- beta A + alpha X Y^T."""
     if a.dim() == 2:
         return a.addmm_(x, y.mT, beta=beta, alpha=alpha)
-    flat, x, y = (z if z.dim() == 3 else z.reshape(-1, *z.shape[-2:]) for z in (a, x, y))
+    if a.dim() == 3:
+        return a.baddbmm_(x, y.mT, beta=beta, alpha=alpha)
+    flat, x, y = (z.reshape(-1, *z.shape[-2:]) for z in (a, x, y))
     return flat.baddbmm_(x, y.mT, beta=beta, alpha=alpha).view(a.shape)
