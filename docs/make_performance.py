@@ -49,6 +49,7 @@ def main() -> None:
         "gpu-blocks": blocks_table(load("h200-blocks")["batches"]),
         "gpu-eig": against_torch(spectra["eig"], ("dtype", "batch", "n"), "eig"),
         "gpu-svd": against_torch(spectra["svd"], ("operation", "dtype", "batch", "m", "n"), "lapwing"),
+        "gpu-svd-batches": gesvda_table(load("h200-svd")["rows"]),
         "gpu-part": part_table(spectra, whole["rows"]),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
@@ -328,6 +329,19 @@ def against_torch(rows: list[dict[str, Any]], columns: tuple[str, ...], ours: st
     for row in rows:
         fields = " | ".join(str(row[name]) for name in columns)
         lines.append(f"| {fields} | {short(row[ours])} | {short(row['torch'])} | {short(row['torch'] / row[ours])}x |")
+    return "\n".join(lines) + "\n"
+
+
+def gesvda_table(rows: list[dict[str, Any]]) -> str:
+    """Singular values of square batches by the engine that is chosen today, and by torch's fastest routine for them."""
+    lines = ["| operation | dtype | batch | n | engine | lapwing | gesvda | ratio |", "|---" * 8 + "|"]
+    for row in rows:
+        if "gesvda" not in row or row["batch"] == 1 or row["m"] != row["n"]:
+            continue
+        n, batch = row["n"], row["batch"]
+        engine = planner.plan_on(Problem(row["op"], row["dtype"], batch, n, "cuda", columns=n), GPU).engine
+        own, other = row[engine], row["gesvda"]
+        lines.append(f"| {row['op']} | {row['dtype']} | {batch} | {n} | {engine} | {short(own)} | {short(other)} | {other / own:.2f}x |")
     return "\n".join(lines) + "\n"
 
 

@@ -286,10 +286,10 @@ bool gpu_two_stage_pays(const Frame& frame, const Place& place) {
 }
 
 // A GPU wants to be filled: rotations need many matrices, teams of blocks take one.
-bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
+bool gpu_eigh_batched_pays(const Frame& frame, const Place& place) {
   const int64_t n = frame.size[1], batch = frame.size[0];
   if (n < cuda::EIGH_REDUCED_FROM) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
-  return n <= cuda::eigh_chosen(frame);
+  return n <= cuda::eigh_chosen(frame) && !gpu_two_stage_pays(frame, place);
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
@@ -538,9 +538,9 @@ Methods gpu_methods_of(int32_t op) {
       {TILED, cuda::cholesky_tiled, gpu_tiled_refuses, gpu_tiled_pays, tiled_bytes, nullptr},
       {SOLVER, cusolver::cholesky, needs_cusolver, always, cusolver::cholesky_scratch, nullptr}};
   static constexpr Method gpu_eigh[] = {
-      {TWO_STAGE, cuda::eigh_two_stage, gpu_two_stage_refuses, gpu_two_stage_pays, cuda::two_stage_bytes, nullptr},
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
+      {TWO_STAGE, cuda::eigh_two_stage, gpu_two_stage_refuses, gpu_two_stage_pays, cuda::two_stage_bytes, nullptr},
       {SOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_eig[] = {
       {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, gpu_eig_batched_pays, gpu_eig_bytes, nullptr},

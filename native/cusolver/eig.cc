@@ -1,19 +1,15 @@
 // Eigenvalues and right eigenvectors of general matrices by cuSOLVER, one matrix after the other.
 //
 // The library gets conj(A), whose eigenvalues and vectors are those of A conjugated. It stores the vectors of a real matrix as
-// LAPACK does, a pair of columns for a pair of eigenvalues: these are unpacked on the host. Its routine waits for the GPU anyway.
-#include <algorithm>
-#include <complex>
-#include <vector>
+// LAPACK does, a pair of columns for a pair of eigenvalues. Its routine waits for the GPU anyway.
+#include <memory>
 
-#include "cpu/matrix.h"
 #include "cusolver/cusolver.h"
 #include "cusolver/handle.h"
 #include "dtypes.h"
 #include "gpu/cuda.h"
 #include "gpu/systems.h"
 #include "gpu/vendor.h"
-#include "lapack/eig.h"
 
 namespace lapwing::cusolver {
 namespace {
@@ -56,62 +52,45 @@ struct Room {
 };
 
 // One matrix on its way through the library
-template <class T>
 class Passage {
-  using C = std::complex<RealOf<T>>;
-  static constexpr bool COMPLEX = PARTS_OF<T> == 2;
-
  public:
   Passage(Frame& frame, const Lease& lease, const Workspace& need, char* block)
-      : frame_(frame), lease_(lease), need_(need), at_(frame), room_(at_, need), block_(block), host_(need.host),
-        w_(static_cast<size_t>(at_.n)), v_(packed() ? size_t(at_.n * at_.n) : 0), out_(v_.size()) {}
+      : frame_(frame), lease_(lease), need_(need), at_(frame), room_(at_, need), block_(block), host_(new char[need.host]) {}
 
   int run(int64_t m) {
-    const int64_t n = at_.n, size = n * n;
+    const int64_t n = at_.n;
     auto* info = reinterpret_cast<int32_t*>(block_ + room_.info);
     void *matrix = block_ + room_.matrix, *vectors = at_.vectors ? block_ + room_.vectors : nullptr;
-    C* out = at_.vectors ? static_cast<C*>(frame_.buffer[2]) + m * size : nullptr;
-    if (cuda::fill(frame_, info, 0, 2 * sizeof *info) ||
-        cuda::adjoint(frame_, static_cast<T*>(frame_.buffer[0]) + m * size, matrix, info, n, n, n, cuda::CHECK) ||
+    const char* a = static_cast<const char*>(frame_.buffer[0]) + size_t(m) * at_.matrix();
+    if (cuda::fill(frame_, info, 0, 2 * sizeof *info) || cuda::adjoint(frame_, a, matrix, info, n, n, n, cuda::CHECK) ||
         cuda::replace_failed(frame_, matrix, info, n, n) ||
         check(frame_,
               vendor::table().geev(lease_.handle, lease_.params, VALUES_ONLY, at_.job(), n, at_.type, matrix, n, at_.complex_type,
                                    block_ + room_.values, at_.type, nullptr, n, at_.type, vectors, n, at_.type,
-                                   block_ + room_.work, need_.device, host_.data(), need_.host, info + 1),
+                                   block_ + room_.work, need_.device, host_.get(), need_.host, info + 1),
               "eigenvalues") ||
         cuda::merge(frame_, info, info + 1, cuda::PLAIN) ||
         cuda::copy(frame_, static_cast<int32_t*>(frame_.buffer[at_.vectors ? 3 : 2]) + m, info, sizeof *info) ||
-        (COMPLEX && out && cuda::adjoint(frame_, vectors, out, info, n, n, n, cuda::SPOIL)))
+        give(m, info, vectors))
       return 1;
-    int32_t failed = 0;
-    download(&failed, info, sizeof failed);
-    download(w_.data(), block_ + room_.values, w_.size() * sizeof(C));
-    if (packed()) download(v_.data(), vectors, v_.size() * sizeof(T));
-    if (wait("a copy to the host")) return 1;
-    if (failed) {
-      fill_nan(w_.data(), n);
-      fill_nan(out_.data(), int64_t(out_.size()));
-    } else if constexpr (COMPLEX) {
-      for (C& x : w_) x = std::conj(x);
-    } else if (out) {
-      lapack::unpack_pairs(w_.data(), v_.data(), out_.data(), n);
-    }
-    upload(static_cast<C*>(frame_.buffer[1]) + m * n, w_.data(), w_.size() * sizeof(C));
-    if (packed()) upload(out, out_.data(), out_.size() * sizeof(C));
-    return wait("a copy to the GPU");  // the next matrix needs the memory
+    return check(frame_, vendor::table().synchronize(frame_.stream), "waiting for the GPU");  // the next one needs the host's memory
   }
 
  private:
-  bool packed() const { return at_.vectors && !COMPLEX; }
-  void download(void* to, const void* from, size_t bytes) {
-    if (!status_) status_ = vendor::table().copy_to_host(to, reinterpret_cast<uint64_t>(from), bytes, frame_.stream);
-  }
-  void upload(void* to, const void* from, size_t bytes) {
-    if (!status_) status_ = vendor::table().copy_to_device(reinterpret_cast<uint64_t>(to), from, bytes, frame_.stream);
-  }
-  int wait(const char* doing) {
-    if (!status_) status_ = vendor::table().synchronize(frame_.stream);
-    return check(frame_, status_, doing);
+  int give(int64_t m, int32_t* info, const void* vectors) {
+    const int64_t n = at_.n, across = (n + 31) / 32;
+    const bool complex = frame_.dtype >= C64;
+    const auto queue = [&](const char* name, int64_t blocks, size_t shared, auto... arguments) {
+      return cuda::start(frame_, "eig_give.cu", cuda::options(frame_.dtype, false, 16), name, cuda::grid_for(blocks), 256, shared, arguments...);
+    };
+    const void* values = block_ + room_.values;
+    void* w = static_cast<char*>(frame_.buffer[1]) + size_t(m * n) * at_.complex_element;
+    if (queue("eig_values", (2 * n + 255) / 256, 0, values, w, static_cast<const int32_t*>(info), int32_t(n), int32_t(complex ? -1 : 1))) return 1;
+    if (!vectors) return 0;
+    char* v = static_cast<char*>(frame_.buffer[2]) + size_t(m * n * n) * at_.complex_element;
+    if (complex) return cuda::adjoint(frame_, vectors, v, info, n, n, n, cuda::SPOIL);
+    return queue("eig_pairs", across * across, size_t(32 * 35) * at_.element, vectors, values, static_cast<void*>(v), static_cast<const int32_t*>(info),
+                 int32_t(n));
   }
 
   Frame& frame_;
@@ -120,11 +99,7 @@ class Passage {
   Sizes at_;
   Room room_;
   char* block_;
-  std::vector<char> host_;
-  std::vector<C> w_;
-  std::vector<T> v_;
-  std::vector<C> out_;
-  int status_ = 0;
+  std::unique_ptr<char[]> host_;  // not cleared, which would take milliseconds
 };
 
 }  // namespace
@@ -135,12 +110,10 @@ int eig(Frame& frame) {
   if (!lease.ok() || ask(frame, lease, &need)) return 1;
   char* block = cuda::scratch(frame, Room(Sizes(frame), need).total);
   if (!block) return 1;
-  return by_dtype(frame.dtype, [&](auto zero) {
-    Passage<decltype(zero)> passage(frame, lease, need, block);
-    for (int64_t m = 0; m < frame.size[0]; m++)
-      if (passage.run(m)) return 1;
-    return 0;
-  });
+  Passage passage(frame, lease, need, block);
+  for (int64_t m = 0; m < frame.size[0]; m++)
+    if (passage.run(m)) return 1;
+  return 0;
 }
 
 int64_t eig_scratch(Frame& frame) {
@@ -154,8 +127,7 @@ int64_t eig_host_bytes(Frame& frame) {
   Lease lease(frame);
   Workspace need;
   if (!lease.ok() || ask(frame, lease, &need)) return -1;
-  const Sizes at(frame);
-  return int64_t(need.host + (at.vectors ? at.matrix() + size_t(at.n * at.n) * at.complex_element : 0));
+  return int64_t(need.host);
 }
 
 }  // namespace lapwing::cusolver

@@ -48,7 +48,7 @@ struct ValuesCall {
   void* values;
   int32_t* info;
   int64_t batch;
-  int32_t n, first, count;
+  int32_t n, first, count, positive;
 };
 struct Answer {
   const void *w, *up, *z;
@@ -464,7 +464,8 @@ int tridiagonal_values(Frame& frame, const Properties& gpu, const Spectrum& of, 
   const int64_t room = ((gpu.shared_per_block - RESERVED) / 16 - VALUE_THREADS / 64) / 8 * 8, lines = std::min(of.n, room);
   const std::string part = lines < of.n ? " -DLW_PART=" + std::to_string(lines) : "";
   const int32_t real_dtype = frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype;
-  const ValuesCall call{of.d, of.e, of.up, of.reduced, w, info, of.batch, int32_t(of.n), int32_t(of.first), int32_t(of.count)};
+  const ValuesCall call{of.d, of.e, of.up, of.reduced, w, info, of.batch, int32_t(of.n), int32_t(of.first), int32_t(of.count),
+                        int32_t(of.positive)};
   return start(frame, "tridiagonal_values.cu", options(real_dtype, false, 16, " -DLW_LANES=%d%s", int(lanes), part.c_str()), "tridiagonal_values",
                grid_for(of.batch * divided(of.count, VALUE_THREADS / lanes)), unsigned(VALUE_THREADS), size_t(values_bytes(lines)), call);
 }

@@ -33,6 +33,7 @@ struct Spectrum {
   int64_t batch, n, first, count;
   void *d, *e, *up;
   int32_t* reduced;
+  bool positive = false;  // values below zero are rounding errors
 };
 // The values by bisection
 int tridiagonal_values(Frame& frame, const Properties& gpu, const Spectrum& of, void* w, int32_t* info);

@@ -480,7 +480,7 @@ bool solve_pays(const Frame& frame, const Properties& gpu) {
     const int64_t longer = std::max(n, frame.size[2]), one = frame.dtype == F32 ? MEASURED : MEASURED / 2;
     return !qr_is_blocked(frame, gpu) || longer <= one || (batch > 1 && longer <= 2 * MEASURED) || batch >= MANY;
   }
-  if (is_svd(frame)) return is_small_svd(frame) || svd_pays(frame);
+  if (is_svd(frame)) return is_small_svd(frame) || svd_pays(frame, gpu);
   if (n <= MAX_LANES_N) return true;
   const Plan plan = plan_of(frame);
   const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;

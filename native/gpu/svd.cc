@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/blocked_qr.h"
+#include "gpu/reduce.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 constexpr int SWEEPS = 40;         // as in svd_block.cu
 constexpr int SPREAD_SWEEPS = 14;  // a sweep over many blocks of threads; later ones, which are rare, have one for a matrix
 constexpr int64_t RESERVED = 1024;  // bytes of shared memory
+// Values alone up to this order by a bidiagonal form: on an H200 200 of n = 100 in float64 take 0.91 ms. Rotations were about three times
+// as slow; at n = 256 the two were not compared.
+constexpr int64_t BIDIAGONAL_LARGEST = 256;
 constexpr int MOST_THREADS = 512, THREADS = 256;
 constexpr int64_t WARPS = THREADS / 32;
 
@@ -40,6 +44,14 @@ struct Settled {
   int64_t batch;
   int32_t rows, v_rows, columns;
 };
+struct Bidiagonal {
+  void* work;
+  const void* state;
+  void *d, *e, *up;
+  int32_t* failed;
+  int64_t batch;
+  int32_t n, pitch;
+};
 struct Writing {
   const void* work;
   void* out;
@@ -57,6 +69,18 @@ struct Sizes {
   bool vectors;
   int64_t pitch;  // elements of a column of L and of V
   bool wide() const { return m < n; }
+};
+
+// Values alone by a bidiagonal form: a block of threads for each matrix, which is in shared memory, or beyond it in the L2 cache.
+struct OneBlock {
+  explicit OneBlock(const Sizes& at, const Properties& gpu) : threads(at.columns <= 48 ? 128 : at.columns <= 128 ? 256 : 512) {
+    const int64_t vectors = (5 + threads / 32) * at.columns + 2, whole = vectors + at.columns * (at.columns | 1);
+    on_chip = whole * at.element + RESERVED <= gpu.shared_per_block;
+    shared = (on_chip ? whole : vectors) * at.element;
+  }
+  int threads;
+  bool on_chip;
+  int64_t shared;
 };
 
 // How columns are spread over blocks of threads.
@@ -131,7 +155,7 @@ int give_columns(Frame& frame, const Writing& writing) {
 class Decomposition {
  public:
   Decomposition(Frame& frame, const Properties& gpu, int64_t batch)
-      : frame_(frame), gpu_(gpu), batch_(batch), at_(frame), shape_(shape()),
+      : frame_(frame), gpu_(gpu), batch_(batch), at_(frame), bidiagonal_(!at_.vectors && at_.columns <= BIDIAGONAL_LARGEST), shape_(shape()),
         qr_(frame, gpu, batch, at_.length, at_.columns, at_.columns, 0, at_.vectors ? at_.columns : 0) {
     const auto take = [&](int64_t bytes) {
       const size_t start = total_;
@@ -143,13 +167,15 @@ class Decomposition {
     left_ = take(at_.vectors && at_.wide() ? batch * at_.length * at_.columns * at_.element : 0);
     sizes_ = take(batch * at_.columns * 4), places_ = take(batch * at_.columns * 4), order_ = take(batch * at_.columns * 4);
     moved_ = take(batch * SWEEPS * 4), smallest_ = take(batch * 4);
+    const int64_t numbers = bidiagonal_ ? batch * int64_t(size_of(frame.dtype % 2)) : 0;
+    d_ = take(2 * at_.columns * numbers), e_ = take(2 * at_.columns * numbers), up_ = take(numbers), failed_ = take(batch * 4);
   }
 
   size_t bytes() const { return total_; }
 
   int run(char* block) {
     block_ = block;
-    return take() || turn() || settle() || (at_.vectors && give());
+    return take() || (bidiagonal_ ? values() : turn() || settle() || (at_.vectors && give()));
   }
 
  private:
@@ -177,6 +203,16 @@ class Decomposition {
                  integers(smallest_), batch_, columns) ||
            queue(frame_, "svd_take", a, batch_ * tiles_of(at_.length, ld), tile_bytes(frame_), reading) || qr_.factor(nullptr, false) ||
            queue(frame_, "svd_lift", nullptr, (batch_ * at_.columns + WARPS - 1) / WARPS, 0, lifted);
+  }
+
+  // The values of L by its bidiagonal form: the lower half of a spectrum of order 2 k, and its signs taken away
+  int values() {
+    const OneBlock block(at_, gpu_);
+    const Bidiagonal call{at(work_), qr_.state(0), at(d_), at(e_), at(up_), integers(failed_), batch_, int32_t(at_.columns), int32_t(at_.pitch)};
+    const std::string text = options(frame_.dtype, false, 16, " -DLW_THREADS=%d -DLW_ON_CHIP=%d", block.threads, int(block.on_chip));
+    return start(frame_, "svd_bidiagonal.cu", text, "svd_bidiagonal", grid_for(batch_), unsigned(block.threads), size_t(block.shared), call) ||
+           tridiagonal_values(frame_, gpu_, {batch_, 2 * at_.columns, 0, at_.columns, at(d_), at(e_), at(up_), integers(failed_), true},
+                              frame_.buffer[1], static_cast<int32_t*>(info()));
   }
 
   int turn(Turns& call, int64_t blocks) {
@@ -225,9 +261,11 @@ class Decomposition {
   const Properties& gpu_;
   const int64_t batch_;
   const Sizes at_;
+  const bool bidiagonal_;
   const Shape shape_;
   BlockedQr qr_;
-  size_t factors_ = 0, work_ = 0, left_ = 0, sizes_ = 0, places_ = 0, order_ = 0, moved_ = 0, smallest_ = 0, total_ = 0;
+  size_t factors_ = 0, work_ = 0, left_ = 0, sizes_ = 0, places_ = 0, order_ = 0, moved_ = 0, smallest_ = 0, d_ = 0, e_ = 0, up_ = 0,
+         failed_ = 0, total_ = 0;
   char* block_ = nullptr;
 };
 
@@ -243,13 +281,16 @@ bool svd_fits(const Frame& frame, const Properties& gpu) {
   return BlockedQr::fits(frame.dtype, at.length, gpu) && choose(at, gpu).width > 0;
 }
 
-// Against the vendor's solver, or float32 by the Gram matrix (svd_gram.cc), one matrix after the other. H200, 2026-11-16, one
-// matrix in ms, here and there: float32 n = 128 1.3 and 2.1, 256 3.2 and 2.6, 512 8.8 and 5.2; float64 n = 256 5.0 and 6.0;
-// 4096 x 256 9.3 and 7.1. Eight of n = 512 in float64 40 ms, in float32 13.
-bool svd_pays(const Frame& frame) {
+// Against the vendor's solver, or in single precision the Gram matrix (svd_gram.cc). H200, 2026-11-16, one matrix in ms, here and there:
+// float32 n = 128 1.3 and 2.1, 256 3.2 and 2.6, 512 8.8 and 5.2; float64 n = 256 5.0 and 6.0; 4096 x 256 9.3 and 7.1. Eight of n = 512 in
+// float64 40 ms. Batches, 2026-11-19, here and by the Gram matrix: float32 200 of n = 100 2.4 and 2.8, 100 of 128 1.8 and 1.9, 60 of 176
+// 4.3 and 2.4, 32 of 256 4.2 and 2.3; complex64 500 of n = 64 2.1 and 2.9, 200 of 100 4.1 and 2.8. Values alone: float32 200 of n = 100 0.67
+// and 2.0, 32 of 256, which do not fit into shared memory, 3.3 and 1.4; complex64 100 of n = 128 1.0 and 2.1.
+bool svd_pays(const Frame& frame, const Properties& gpu) {
   const Sizes at(frame);
   const bool single = frame.dtype % 2 == 0, tall = at.columns > 128 && at.length > 4 * at.columns;
   if (frame.size[0] == 1) return at.columns <= (single ? 192 : 256) && !tall;
+  if (single) return at.vectors ? at.columns <= (frame.dtype == F32 ? 128 : 80) : OneBlock(at, gpu).on_chip;
   return at.columns <= 256 || (at.columns <= 512 && frame.size[0] >= 4);
 }
 

@@ -62,11 +62,15 @@ FAMILIES = {
     "lstsq_gram": ("qr_checks.check_lstsq(run, qr_checks.matrices('random', dtype, 2, 80, 20),"
                    " qr_checks.random(np.random.default_rng(1), dtype, 2, 80, 2))", {"lstsq_gram"}, "float64"),
     "svd_lanes": ("solve_checks.test_svd(run, dtype, 6, 6, 1)", {"svd_lanes"}, "float64"),
-    "svd_block": ("svd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 2, 35, 34))", {"svd_turn"}, "float32"),
+    "svd_block": ("svd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 2, 35, 34))",
+                  {"svd_turn", "svd_bidiagonal"}, "float32"),
     "svd_gram": ("ENGINE = 'cusolver'\nsvd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 1, 70, 65))",
                  {"svd_correct"}, "float32"),
     "eig_thread": ("eig_checks.check_random(run, dtype, 3, 40)", {"eig"}, "float32"),
     "eig_block": ("eig_checks.check_random(run, dtype, 33, 1)", {"eig"}, "complex64"),
+    "eig_give": ("ENGINE = 'cusolver'\n"
+                 "eig_checks.check_eig(run, solve_checks.random(np.random.default_rng(1), dtype, 2, 35, 35))",
+                 {"eig_values", "eig_pairs"}, "float32"),
     "eigh_small": ("check_eigh(hermitian(dtype, 40, 4 if dtype == 'complex128' else 5), 'batched')", {"eigh_small"}, "float64"),
     "eigh_lanes": (
         "check_eigh(hermitian(dtype, 3, 20), 'batched', True)",
@@ -179,7 +183,11 @@ LEFT_OUT = {("mixed", "float32"), ("mixed", "complex64"),
             ("two_stage", "complex64"), ("two_stage", "complex128")}  # fmt: skip
 # Kernels for some dtypes alone: single precision is widened to double and needs no scales there, real vectors become complex
 ONLY = dict.fromkeys(("widen", "narrow"), ("float32", "complex64"))
-ONLY |= {"largest_of_columns": ("float64", "complex128"), "tridiagonal_widen": ("complex64", "complex128")}
+ONLY |= {
+    "largest_of_columns": ("float64", "complex128"),
+    "tridiagonal_widen": ("complex64", "complex128"),
+    "eig_pairs": ("float32", "float64"),
+}
 
 
 @pytest.fixture(scope="session")

@@ -200,6 +200,8 @@ EIG_GLOBAL = {
     for threads, rows in ((32, 1), (128, 2), (256, 4))
     for mode, where in ((0, 2), (1, 1), (1, 3), (2, 1), (2, 3))
 }
+# nor what the vendor's solver found
+EIG_GIVE = {("eig_give.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16") for dtype in range(4)}
 # nor systems by columns: ColumnsShape in solve.cc
 COLUMNS = {
     (
@@ -227,7 +229,7 @@ DIVIDE = {
 
 
 def svd_kernels():
-    """Those of the SVD by blocks of columns and by the Gram matrix, on a GPU with much shared memory."""
+    """Those of the SVD by blocks of columns, by a bidiagonal form and by the Gram matrix, on a GPU with much shared memory."""
     shapes = (
         ("batched", 1, 48),
         ("batched", 1, 128),
@@ -243,6 +245,13 @@ def svd_kernels():
         for engine, batch, n in shapes
         for job in native.kernels(OPS["svd"], dtype, CUDA, 0, ENGINES[engine], 0, 0, (batch, n, n, 0), gpu)
         if job[0] in ("svd_block.cu", "svd_gram.cu")
+    }
+    asked |= {
+        job
+        for dtype in range(4)
+        for n in (40, 100, 200, 256)  # threads, and what does not fit into shared memory
+        for job in native.kernels(OPS["svdvals"], dtype, CUDA, 0, ENGINES["batched"], 0, 0, (20, n, n), gpu)
+        if job[0] == "svd_bidiagonal.cu"
     }
     parts = ((4, 0), (8, 0), (4, 2), (8, 2), (8, 1), (8, 3))  # accesses to arrays that are aligned to an element or its part
     return asked | {
@@ -297,6 +306,7 @@ def asked(tmp_path_factory):
         | AROUND_PANELS
         | LSTSQ
         | EIG_GLOBAL
+        | EIG_GIVE
         | COLUMNS
         | DIVIDE
         | svd_kernels()

@@ -76,6 +76,7 @@ def check_svd(run, a):
     close(norm(exact(vh) @ adjoint(exact(vh)) - np.eye(k)), longer, dtype)
     run("svdvals", 0, (batch, m, n), a, values, info)
     assert not info.any()
+    assert (values >= 0).all() and not np.signbit(values).any() and (values[:, 1:] <= values[:, :-1]).all()
     close(np.abs(values - s) / np.maximum(s[:, :1], np.finfo(real).tiny), longer, dtype)
 
 
@@ -85,8 +86,8 @@ def check_small_values(run, dtype, n):
     q = np.linalg.qr(rng.standard_normal((1, n, n)))[0]
     sizes = 10.0 ** np.linspace(0, -10, n)
     a = (q * sizes).astype(dtype)
-    s, info = np.empty((1, n), np.finfo(dtype).dtype), info_of(1)
-    run("svdvals", 0, (1, n, n), a, s, info)
+    u, s, vh, info = np.empty_like(a), np.empty((1, n), np.finfo(dtype).dtype), np.empty_like(a), info_of(1)
+    run("svd", 0, (1, n, n, 0), a, u, s, vh, info)
     close(np.abs(s[0] / sizes - 1), n, dtype)
 
 
@@ -94,8 +95,8 @@ def check_low_rank(run, dtype, n):
     """Rounding errors of rounding errors count as zero, and so they cost no sweeps. Some of the first remain."""
     for kind in ("ones", "graded ones"):
         a = svd_matrices(kind, dtype, 1, n, n)
-        s, info = np.empty((1, n), np.finfo(dtype).dtype), info_of(1)
-        run("svdvals", 0, (1, n, n), a, s, info)
+        u, s, vh, info = np.empty_like(a), np.empty((1, n), np.finfo(dtype).dtype), np.empty_like(a), info_of(1)
+        run("svd", 0, (1, n, n, 0), a, u, s, vh, info)
         assert not info.any() and np.count_nonzero(s) < n // 2, np.count_nonzero(s)
 
 

@@ -50,8 +50,12 @@ def libraries(tmp_path_factory):
 
 
 @pytest.fixture
-def child(libraries, tmp_path):
-    return harness.Children(libraries, tmp_path)
+def child(libraries, tmp_path, tmp_path_factory):
+    """Runs calls with eig_give.cu as host code."""
+    folder = tmp_path_factory.getbasetemp() / "emulated-eig"
+    folder.mkdir(exist_ok=True)
+    children = harness.Children(libraries, tmp_path)
+    return lambda code: children(code, MOCK_EMULATE=str(folder), MOCK_EMULATOR=str(harness.EMULATOR))
 
 
 @pytest.mark.parametrize("engine", ["cusolver", "lapack"])
@@ -60,7 +64,7 @@ def test_answers(child, engine):
         CALL
         + f"""
 for dtype in {DTYPES}:
-    for n in (1, 2, 5, 12):
+    for n in (1, 2, 5, 12, 34):
         for batch in (1, 3):
             a = general(dtype, batch, n)
             w, v, info = run("eig", a, "{engine}")

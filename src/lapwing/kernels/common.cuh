@@ -297,6 +297,7 @@ LW_INLINE void solve_row(T* row, const T* l, int ld, const Real* reciprocals) {
 template <int X, int Y, bool IN_PARTS = false>
 struct Piece {
   static constexpr bool BY_WAVES = LW_MATRIX == 64 && X % 2 == 0 && Y % 2 == 0;
+  static constexpr bool BY_PARTS = IN_PARTS && LW_DTYPE == 0 && LW_MATRIX == 16;
   T v[X][Y][2];
 
   LW_INLINE void clear() {
@@ -331,7 +332,7 @@ struct Piece {
 #endif
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #if LW_DTYPE == 0 && LW_MATRIX == 16
-    if constexpr (IN_PARTS) {
+    if constexpr (BY_PARTS) {
 #pragma unroll 2
       for (int k = 0; k < DEPTH; k += 8) {
         T p[X][2], q[Y][2];
@@ -345,7 +346,6 @@ struct Piece {
           for (int e = 0; e < 2; e++) q[y][e] = b[(g + 8 * y) * ldb + k + 4 * e + t];
         multiply_in_parts(v, p, q);
       }
-      return;
     }
 #endif
 #if LW_DTYPE == 1 && LW_MATRIX == 16
@@ -382,23 +382,25 @@ struct Piece {
           multiply_tile(v[x][y][0], v[x][y][1], p[x], q[y]);
     }
 #else
+    if constexpr (!BY_PARTS) {
 #pragma unroll(X * Y < 16 ? 2 : 1)
-    for (int k = 0; k < DEPTH; k += VEC) {
-      Vector p[X], q[Y][2];
+      for (int k = 0; k < DEPTH; k += VEC) {
+        Vector p[X], q[Y][2];
 #pragma unroll
-      for (int x = 0; x < X; x++) p[x] = *(const Vector*)(a + (g + 8 * x) * lda + k);
+        for (int x = 0; x < X; x++) p[x] = *(const Vector*)(a + (g + 8 * x) * lda + k);
 #pragma unroll
-      for (int y = 0; y < Y; y++)
+        for (int y = 0; y < Y; y++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) q[y][e] = *(const Vector*)(b + (8 * y + 2 * t + e) * ldb + k);
+          for (int e = 0; e < 2; e++) q[y][e] = *(const Vector*)(b + (8 * y + 2 * t + e) * ldb + k);
 #pragma unroll
-      for (int d = 0; d < VEC; d++)
+        for (int d = 0; d < VEC; d++)
 #pragma unroll
-        for (int x = 0; x < X; x++)
+          for (int x = 0; x < X; x++)
 #pragma unroll
-          for (int y = 0; y < Y; y++)
+            for (int y = 0; y < Y; y++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) v[x][y][e] = add_product(v[x][y][e], p[x].v[d], q[y][e].v[d]);
+              for (int e = 0; e < 2; e++) v[x][y][e] = add_product(v[x][y][e], p[x].v[d], q[y][e].v[d]);
+      }
     }
 #endif
   }

@@ -158,8 +158,7 @@ LW_INLINE Vector load_rows(const T* a, int n, int ld, int row, int column, Real 
   if (row < n && column < n) return *(const Vector*)(a + (i64)column * ld + row);
 #pragma unroll
   for (int e = 0; e < VEC; e++) x.v[e] = zero();
-  return x;
-#endif
+#else
 #pragma unroll
   for (int e = 0; e < VEC; e++) {
     const int i = row + e;
@@ -172,6 +171,7 @@ LW_INLINE Vector load_rows(const T* a, int n, int ld, int row, int column, Real 
     }
     x.v[e] = y;
   }
+#endif
   return x;
 }
 

@@ -20,7 +20,7 @@ struct Call {
   Real* values;            // count of each matrix, from value `first` on
   int* info;
   i64 batch;
-  int n, first, count;
+  int n, first, count, positive;  // positive: values below zero are rounding errors
 };
 
 struct alignas(16) Line {
@@ -127,8 +127,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) tridiagonal_values(Call ca
         low += step * place;
       }
     }
-    if (lane == 0 && number < call.count)
-      call.values[m * call.count + number] = call.reduced[m] ? not_a_number() : (Real)(0.5 * (low + high)) * call.up[m];
+    if (lane == 0 && number < call.count) {
+      const Real value = (Real)(0.5 * (low + high)) * call.up[m];
+      call.values[m * call.count + number] = call.reduced[m] ? not_a_number() : call.positive && !(value > 0) ? Real(0) : value;
+    }
     if (job == m * parts && threadIdx.x == 0) call.info[m] = call.reduced[m];
     __syncthreads();
   }
