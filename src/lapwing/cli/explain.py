@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "explain", help=text, description=sentence(text) + ". Runs nothing. Figures for many devices come from a model."
     )
-    parser.add_argument("operation", choices=list(_OPERATIONS))
+    parser.add_argument("operation", choices=list(_OPERATIONS), metavar="operation", help=f"one of {', '.join(_OPERATIONS)}")
     parser.add_argument("--shape", required=True, help="64x64, or 1000x64x64 for a batch")
     parser.add_argument("--dtype", default="float64", help="float32, float64, complex64 or complex128 (default: float64)")
     add_device(parser)
