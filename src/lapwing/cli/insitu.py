@@ -66,6 +66,7 @@ def _answer(options: argparse.Namespace) -> int:
 
     if not options.asked:
         raise UsageError(
-            "insitu: a command is missing\nhint: lapwing insitu demo, or lapwing insitu watch FOLDER; the flags for builds: --help"
+            "insitu: a command is missing\n"
+            "hint: lapwing insitu demo, or lapwing insitu watch FOLDER; lapwing insitu --help lists the flags for builds"
         )
     return main(options.asked)
