@@ -69,8 +69,6 @@ html_theme_options: dict[str, Any] = {
     "footer_end": [],
     # the code of notebooks needs the width
     "secondary_sidebar_items": {"**": ["page-toc"], **{f"tutorials/{path.stem}": [] for path in TUTORIALS}},
-    "pygments_light_style": "github-light",
-    "pygments_dark_style": "github-dark",
 }
 
 # links from a page to files of the repository outside docs/
