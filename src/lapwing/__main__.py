@@ -6,11 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
-from textwrap import fill
 
 from ._version import __version__
 from .cli import bench, demo, doctor, explain, info, insitu, kernels, launch, run, tune
-from .cli.usage import Parser, UsageError, program
+from .cli.usage import Parser, UsageError, fitted, program
 
 __all__ = ["main"]
 
@@ -54,7 +53,7 @@ def _complain(text: str, hint: str) -> None:
 
 def _fold(line: str) -> str:
     """A long list of what may be used goes over several lines; commands stay in one, so that they can be copied."""
-    return fill(line, 100, subsequent_indent="      ", break_on_hyphens=False) if "use one of " in line else line
+    return fitted(line, 6) if "use one of " in line else line
 
 
 def _help_for(command_line: list[str]) -> str:

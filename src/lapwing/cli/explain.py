@@ -13,7 +13,7 @@ from ..core.request import ASSUME
 from ..distributed.layout import Layout
 from ..distributed.tiles import best_grid
 from ..ops.explain import explain
-from .usage import UsageError, add_device, add_subset, check_positive, parse_shape, parse_subset, sentence
+from .usage import UsageError, add_device, add_subset, check_positive, fitted, parse_shape, parse_subset, sentence
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(lapwing, name)
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         plan = explain(_OPERATIONS[options.operation], *arrays, engine=options.engine, **keywords)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error).removeprefix("spec: ")) from error
-    print(plan)
+    print(fitted(str(plan), 16))
     return 0
 
 
