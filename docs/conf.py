@@ -45,6 +45,7 @@ nb_merge_streams = True
 autosummary_generate = True
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
+smartquotes = False  # "pos" is typed with straight quotes
 suppress_warnings = ["autodoc.mocked_object"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -68,8 +69,6 @@ html_theme_options: dict[str, Any] = {
     "footer_end": [],
     # the code of notebooks needs the width
     "secondary_sidebar_items": {"**": ["page-toc"], **{f"tutorials/{path.stem}": [] for path in TUTORIALS}},
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
 }
 
 # links from a page to files of the repository outside docs/

@@ -15,14 +15,14 @@ HEAD = """# What runs where
 Every operation with the engines that can do it; `lapwing info` says which of them work on your machine. This page is made by
 `docs/make_support.py` from the engines' own tables.
 
-AMD GPUs: the code is compiled and was tested on an emulation, but not run on a GPU ([amd.md](amd.md)).
+AMD GPUs: the code is compiled and was tested on an emulation, but not run on a GPU: [state](amd.md).
 
 | operation | engine | device | dtypes | how | AMD |
 |---|---|---|---|---|---|
 """
 
 TAIL = """
-Matrices that are spread over several devices ([distributed.md](distributed.md), [distributed-jax.md](distributed-jax.md)). Some
+Matrices that are spread over several devices ([many devices](distributed.md), [sharded JAX arrays](distributed-jax.md)). Some
 operations have limits; the error then says which:
 
 SEVERAL

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from ._version import __version__
 from .cli import bench, demo, doctor, explain, info, insitu, kernels, launch, run, tune
-from .cli.usage import Parser, UsageError, program
+from .cli.usage import Parser, UsageError, fitted, program
 
 __all__ = ["main"]
 
@@ -47,7 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(text: str, hint: str) -> None:
     """Print an error. Its last line says what to do: the hint of the text itself, or this one."""
-    print(f"lapwing: {text}" + ("" if "\nhint: " in text else f"\nhint: {hint}"), file=sys.stderr)
+    lines = (f"lapwing: {text}" + ("" if "\nhint: " in text else f"\nhint: {hint}")).splitlines()
+    print("\n".join(_fold(line) for line in lines), file=sys.stderr)
+
+
+def _fold(line: str) -> str:
+    """A long list of what may be used goes over several lines; commands stay in one, so that they can be copied."""
+    return fitted(line, 6) if "use one of " in line else line
 
 
 def _help_for(command_line: list[str]) -> str:

@@ -63,7 +63,8 @@ def test_explain_prints_the_plan(capsys):
 def test_explain_of_systems_and_decompositions(capsys):
     assert main(["explain", "solve", "--shape", "1000x8x8", "--assume", "pos", "--columns", "3"]) == 0
     plan = lw.explain(lw.solve, lw.spec((1000, 8, 8)), lw.spec((1000, 8, 3)), assume="pos")
-    assert capsys.readouterr().out == f"{plan}\n"
+    out = capsys.readouterr().out  # long lines are folded
+    assert out.split() == str(plan).split() and max(map(len, out.splitlines())) <= 100
     for operation in ("inv", "slogdet", "qr", "svd", "svdvals", "lstsq", "polar"):
         assert main(["explain", operation, "--shape", "50x50"]) == 0
         assert operation in capsys.readouterr().out or operation in ("lstsq", "polar", "inv")
@@ -122,7 +123,8 @@ def test_wrong_usage_is_one_line_and_a_hint(arguments, message, capsys):
     assert shown.out == ""
     lines = shown.err.splitlines()
     assert lines[0].startswith("lapwing: ") and message in lines[0]
-    assert len(lines) <= 2 and all(line.startswith("hint: ") for line in lines[1:])
+    assert len(lines) < 2 or lines[1].startswith("hint: ")
+    assert all(line.startswith("      ") for line in lines[2:])  # only a hint with a long list has more lines
 
 
 @pytest.mark.parametrize("flag", ["--version", "--help"])

@@ -38,6 +38,17 @@ def test_every_error_ends_with_what_to_do(words, capfd, monkeypatch, tmp_path):
     last = capfd.readouterr().err.strip().splitlines()
     hints = [i for i, line in enumerate(last) if line.startswith(("hint: ", "lapwing: hint: "))]
     assert hints and len(last) - hints[-1] <= 2, last  # a hint may have two lines
+    assert max(map(len, last)) <= 100 + len(str(tmp_path)), last
+
+
+@pytest.mark.parametrize(
+    "command", ["", "explain", "bench", "launch", "run", "kernels build", "insitu watch", "tune all", "tune amd"]
+)
+def test_help_fits_on_the_screen(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
 def test_lapwing_alone_says_where_to_begin(capsys):

@@ -127,6 +127,19 @@ def test_search_knows_cholesky(site):
     assert any(word.startswith(("choleski", "cholesky")) for word in terms)
 
 
+def test_the_chart_of_batches_agrees_with_its_table(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    import charts
+
+    table = (ROOT / "docs" / "performance.md").read_text().partition("<!-- gpu-batched -->")[2].partition("<!-- end -->")[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()[2:]]
+    shown = {(cell[0], int(cell[1]), cell[8]) for cell in cells}
+    drawn = {
+        (t["name"], n, f"{y:.2f}x") for t in charts.batches("h200-batched")["data"] for n, y in zip(t["x"], t["y"], strict=True)
+    }
+    assert len(drawn) > 20 and drawn <= shown, drawn - shown
+
+
 @pytest.mark.slow
 def test_in_a_browser(site, tmp_path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")

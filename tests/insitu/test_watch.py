@@ -468,7 +468,7 @@ def test_a_port_that_is_taken_is_one_line(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["watch"], "DIR"),
+        (["watch"], "FOLDER"),
         (["watch", "out", "--port", "80"], "--port needs --web"),
         (["watch", "out", "--web", "--port", "99999"], "--port 99999 is not between 0 and 65535"),
         (["watch", "out", "--web", "--once"], "--once and --web cannot be combined"),

@@ -25,6 +25,12 @@ def test_versions_agree():
     assert f'version: "{VERSION}"' in read("conda/recipe/recipe.yaml")
 
 
+def test_recipe_names_its_c_library():
+    """rattler-build knows a compiler for each platform, but no C library: without one the recipe cannot be rendered."""
+    recipe, variants = read("conda/recipe/recipe.yaml"), yaml.safe_load(read("conda/recipe/variants.yaml"))
+    assert "${{ stdlib('c') }}" in recipe and len(variants["c_stdlib"]) == len(variants["c_stdlib_version"]) == 1
+
+
 def test_changelog_has_the_usual_sections():
     headings = re.findall(r"^###? (.+)$", read("CHANGELOG.md"), re.MULTILINE)
     kinds = [h for h in headings if not h.startswith("[")]

@@ -9,6 +9,7 @@
       const figure = JSON.parse(source.textContent);
       const axis = { gridcolor: lines, zerolinecolor: lines, automargin: true };
       const layout = { ...figure.layout, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink } };
+      layout.modebar = { bgcolor: "transparent", color: lines, activecolor: ink };
       layout.xaxis = { ...axis, ...layout.xaxis };
       layout.yaxis = { ...axis, ...layout.yaxis };
       for (const menu of layout.updatemenus || []) {

@@ -54,7 +54,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "check the answers, then time lapwing and other libraries side by side"
     parser = commands.add_parser("bench", help=text, description=sentence(text) + ".")
     add = parser.add_argument
-    add("operation", choices=(*_OPERATIONS, "map"), help="map: all of them over many sizes, with a picture")
+    known = f"one of {', '.join(_OPERATIONS)}; or map: all of them over many sizes, with a picture"
+    add("operation", choices=(*_OPERATIONS, "map"), metavar="operation", help=known)
     add("--sizes", help="orders n (for tall matrices the columns), separated by commas (default: 4,16,64,256)")
     add("--repeat", type=int, help="samples per contender (default: 10, for map at most 5)")
     add("--dtype", "--dtypes", help="separated by commas: float32 (single), float64 (double), complex64, complex128")

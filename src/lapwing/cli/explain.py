@@ -13,7 +13,7 @@ from ..core.request import ASSUME
 from ..distributed.layout import Layout
 from ..distributed.tiles import best_grid
 from ..ops.explain import explain
-from .usage import UsageError, add_device, add_subset, check_positive, parse_shape, parse_subset, sentence
+from .usage import UsageError, add_device, add_subset, check_positive, fitted, parse_shape, parse_subset, sentence
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(lapwing, name)
@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "explain", help=text, description=sentence(text) + ". Runs nothing. Figures for many devices come from a model."
     )
-    parser.add_argument("operation", choices=list(_OPERATIONS))
+    parser.add_argument("operation", choices=list(_OPERATIONS), metavar="operation", help=f"one of {', '.join(_OPERATIONS)}")
     parser.add_argument("--shape", required=True, help="64x64, or 1000x64x64 for a batch")
     parser.add_argument("--dtype", default="float64", help="float32, float64, complex64 or complex128 (default: float64)")
     add_device(parser)
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         plan = explain(_OPERATIONS[options.operation], *arrays, engine=options.engine, **keywords)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error).removeprefix("spec: ")) from error
-    print(plan)
+    print(fitted(str(plan), 16))
     return 0
 
 

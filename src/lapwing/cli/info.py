@@ -15,7 +15,7 @@ from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
 from ..core.settings import cache_folder, cache_path
 from ..distributed.backends.choice import PUBLIC
-from .usage import program
+from .usage import fitted, program
 
 _RECORD_COMMAND = {"cpu": "bench cholesky --record", "cuda": "bench cholesky --record --device cuda"}
 
@@ -60,12 +60,12 @@ def _engines(where: Environment) -> None:
     no_gpu = "" if where.gpus or native is None else f"cuda: {missing_gpu()}"  # said once, with the devices
     for engine in planner.engines():
         usable = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
-        print(f"  {engine.name:<12}{usable:<20}{engine.what}")
+        print(fitted(f"  {engine.name:<12}{usable:<20}{engine.what}", 34))
         reason = engine.missing.removesuffix(no_gpu).removesuffix("; ")
         if reason and engine.name != "reference":
             # the engines for several devices do not need the native core
             has_reason = native is not None or engine.name in {backend.name for backend in PUBLIC}
-            print(f"{'':14}{reason if has_reason else 'the native core was not built, see below'}")
+            print(fitted(f"{'':14}{reason if has_reason else 'the native core was not built, see below'}"))
 
 
 def _solvers(where: Environment) -> None:
@@ -83,7 +83,7 @@ def _solvers(where: Environment) -> None:
         print(f"  {number:<12}{path}")
         print(f"{'':14}{'used for ' + ' and '.join(use) if use else 'not used: ' + problem}")
     if not newer:
-        print(f"{'':14}hint: a newer one beside it is faster for eigenvalues alone from n = 8192 on:")
+        print(f"{'':14}hint: a newer one beside it computes eigenvalues of large real matrices in two stages:")
         print(f"{'':14}pip install --target FOLDER --no-deps nvidia-cusolver, then set LAPWING_CUDA_PATH=FOLDER")
 
 
@@ -100,7 +100,7 @@ def _missing(where: Environment) -> None:
                 lines.append((f"{'ROCm' if is_amd() else 'CUDA'} {part}", reason, how))
     print("\nmissing")
     for name, reason, hint in lines:
-        print(f"  {name:<12}{reason}\n{'':14}hint: {hint}")
+        print(fitted(f"  {name:<12}{reason}\n{'':14}hint: {hint}"))
     if not lines:
         print("  nothing")
 
@@ -121,7 +121,7 @@ def _folders() -> None:
             used = f"{record.source}, measured {record.date} on {record.hardware}, {len(record.measurements)} points"
         else:
             used = f"built-in limits, as there is no record of {hardware}\n{'':14}hint: {program()} {_RECORD_COMMAND[device]}"
-        print(f"  {device:<12}{used}")
+        print(fitted(f"  {device:<12}{used}"))
     if platform.system() != "Linux":
         print("  native code runs on Linux only; here everything goes through numpy.linalg")
 

@@ -29,7 +29,7 @@ def _add_watch(commands: argparse._SubParsersAction) -> None:
     text = "show a run: step, times, energy, singular values, modes, errors"
     about = f"{text.capitalize()}. The run must write status.json (live=True)."
     parser = commands.add_parser("watch", help=text, description=about)
-    parser.add_argument("folder", metavar="DIR", type=Path, help="output folder of the run; it need not exist yet")
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="output folder of the run; it need not exist yet")
     parser.add_argument("--web", action="store_true", help="show a page on 127.0.0.1 instead of using the terminal")
     parser.add_argument("--port", type=int, default=None, help="port of the page (default: a free one)")
     parser.add_argument("--once", action="store_true", help="print the state once and exit")
@@ -65,6 +65,8 @@ def _answer(options: argparse.Namespace) -> int:
     from ..insitu.__main__ import main
 
     if not options.asked:
-        flags = " ".join(f"--{flag}" for flag in _FLAGS)
-        raise UsageError(f"insitu: a command is missing\nhint: lapwing insitu watch DIR, lapwing insitu demo, or {flags}")
+        raise UsageError(
+            "insitu: a command is missing\n"
+            "hint: lapwing insitu demo, or lapwing insitu watch FOLDER; lapwing insitu --help lists the flags for builds"
+        )
     return main(options.asked)

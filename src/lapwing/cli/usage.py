@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -152,6 +153,12 @@ def check_output(flag: str, path: Path, kinds: tuple[str, ...] = ()) -> None:
         raise UsageError(f"{flag} {path}: there is no folder {path.parent}\nhint: mkdir -p {path.parent}, or name another file")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{flag} {path}: cannot write this file\nhint: name another file")
+
+
+def fitted(text: str, indent: int = 14) -> str:
+    """Lines of more than 100 columns go on below their text; words, and so paths, stay whole."""
+    options: dict[str, Any] = {"subsequent_indent": " " * indent, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(line if len(line) <= 100 else textwrap.fill(line, 100, **options) for line in text.splitlines())
 
 
 def program() -> str:
