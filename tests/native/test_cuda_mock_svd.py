@@ -117,7 +117,8 @@ check("random", {dtype}, 64, 150)
 svd_checks.check_not_finite(run, {dtype}, 70, 66)
 SHIFT.update(float32=4, complex64=4)
 check("random", {dtype}, 65, 66)
-for kinds in (svd_checks.KINDS[::2], svd_checks.KINDS[1::2]):  # from 16 on other kernels find the eigenvectors, which do not run here
+# from 16 matrices on other kernels find the eigenvectors, which do not run here
+for kinds in (svd_checks.KINDS[::2], svd_checks.KINDS[1::2]):
     svd_checks.check_svd(run, np.concatenate([svd_matrices(kind, {dtype}, 1, 66, 65) for kind in kinds]))
 """,
         **emulated,
