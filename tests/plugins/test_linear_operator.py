@@ -276,8 +276,10 @@ def test_second_derivatives_by_the_length_scale(kernel):
     assert handle.report()["linear_operator.inv_quad_logdet"]["own"] == 0
 
 
-@pytest.mark.parametrize("why", ["points", "subclass", "forward", "evaluated", "without gradients", "rows"])
-def test_kernels_that_gpytorch_evaluates(why):
+@pytest.mark.parametrize(
+    "why", ["points", "subclass", "forward", "distance", "class", "evaluated", "without gradients", "rows"]
+)
+def test_kernels_that_gpytorch_evaluates(why, monkeypatch):
     gpytorch = pytest.importorskip("gpytorch")
     model, mll, x, y = gaussian_process((3,), 7)
     rbf = model.covar_module.base_kernel
@@ -289,6 +291,12 @@ def test_kernels_that_gpytorch_evaluates(why):
     elif why == "forward":
         own = rbf.forward
         rbf.forward = lambda *x, **options: own(*x, **options) * 0.5
+    elif why == "distance":
+        distance = rbf.covar_dist
+        rbf.covar_dist = lambda *x, **options: distance(*x, **options) * 1.5
+    elif why == "class":
+        formula = gpytorch.kernels.RBFKernel.forward
+        monkeypatch.setattr(gpytorch.kernels.RBFKernel, "forward", lambda *x, **options: formula(*x, **options) * 0.5)
 
     def value():
         if why == "without gradients":
@@ -309,6 +317,54 @@ def test_kernels_that_gpytorch_evaluates(why):
     assert type(got.grad_fn).__name__ == "_LogDensityBackward"
     for a, b in zip([expected, *gradients], [got, *same], strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [None, "ard", 1.5])
+@pytest.mark.parametrize("how", ["changed", "inference"])
+def test_points_and_observations_may_change_before_the_derivative(how, kernel):
+    def gradients():
+        model, mll, x, y = gaussian_process((3,), 7, kernel=kernel)
+        with torch.inference_mode(how == "inference"):
+            x, y = x if kernel == "ard" else x.clone(), y.detach().clone()  # gpytorch keeps the points for many lengths
+        model.set_train_data(x, strict=False)
+        value = mll(model(x), y)
+        with torch.inference_mode(how == "inference"):
+            for changed in (y,) if kernel == "ard" else (x, y):
+                changed.mul_(2)
+        return torch.autograd.grad(value.sum(), [*model.parameters()])
+
+    expected = gradients()
+    with install() as handle:
+        got = gradients()
+    assert handle.report()["linear_operator.inv_quad_logdet"] == {"lapwing": 1, "own": 0}
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(expected, got, strict=True))
+
+
+@pytest.mark.parametrize("kernel", [None, "ard", 0.5, 1.5, 2.5, "operator"])
+def test_several_derivatives_at_once(kernel):
+    """Those of each model of a batch, by one call under torch's vmap."""
+    if kernel == "operator":
+        inputs = k, d, r = problem((3,), 5, 1, torch.float64)
+    else:
+        model, mll, x, y = gaussian_process((3,), 5, kernel=kernel)
+        inputs = [*model.parameters(), y]
+
+    def derivatives():
+        value = sum(operator_of("diagonal", k, d).inv_quad_logdet(r, logdet=True)) if kernel == "operator" else mll(model(x), y)
+        return torch.autograd.grad(value, inputs, torch.eye(3, dtype=torch.float64), is_grads_batched=True)
+
+    expected = derivatives()
+    with install() as handle:
+        got = derivatives()
+    assert handle.report()["linear_operator.inv_quad_logdet"] == {"lapwing": 1, "own": 0}
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(expected, got, strict=True))
+
+
+def test_a_smoothness_that_gpytorch_does_not_have():
+    model, mll, x, y = gaussian_process((), 5, kernel=2.5)
+    model.covar_module.base_kernel.nu = 3.5
+    with install(), pytest.raises(UnboundLocalError):
+        mll(model(x), y)
 
 
 def test_marginal_likelihoods_that_stay_gpytorchs_own():
@@ -348,6 +404,12 @@ def test_singular_kernels_get_gpytorchs_jitter_and_warning():
             assert log and same == log
         # the matrix is rounded noise but for the jitter, and so are the last digits
         assert torch.allclose(expected, got, rtol=1e-2)
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (expected,) = torch.autograd.grad(mll(model(x), y), y, create_graph=True)
+            with install():
+                (got,) = torch.autograd.grad(mll(model(x), y), y, create_graph=True)
+        assert got.requires_grad and torch.allclose(expected, got, rtol=1e-2, atol=1e-2 * float(expected.detach().abs().max()))
         broken = x * torch.nan
         model.set_train_data(broken, strict=False)
         # gpytorch compares the points with the training points, and NaN is not NaN
@@ -389,8 +451,10 @@ def test_shapes_and_kernels_are_found_as_by_the_libraries():
             return str(error)
 
     expected_of_kernels = shapes_of_kernels()
+    of_tuples = made.ScaleKernel(made.RBFKernel(batch_shape=(3,)), batch_shape=(3,))
     with install():
         assert shapes_of_kernels() == expected_of_kernels
+        assert of_tuples.batch_shape.numel() == 3
         assert [shape_of(*pair) for pair in pairs] == expected and list(kernel.sub_kernels()) == kernels
         assert type(torch.broadcast_shapes(sizes[1], sizes[4])) is torch.Size
 

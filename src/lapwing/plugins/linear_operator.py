@@ -46,6 +46,8 @@ from ..ops.systems import CHOLESKY_SOLVE, TRIANGULAR
 __all__ = ["install"]
 _DIAGONALS = (DiagLinearOperator, ConstantDiagLinearOperator)
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_MATERN = {0.5: 0.5, 1.5: 1.5, 2.5: 2.5}
+_METHODS = {"forward", "covar_dist"}  # by which one kernel may differ from others of its class
 
 
 def install() -> Handle:
@@ -209,16 +211,16 @@ def _gaussian_parts(likelihood: Any, prior: Any, target: Any) -> tuple[Any, tupl
     if stationary is not None:
         noise, bound = _parameter(noise_model, "noise")
         x, nu, *parameters, bounds = stationary
-        tensors = (x, *parameters, noise, mean, target)
-        if noise.shape == (*batch, 1) and _eager(*(z for z in tensors if z is not None)):
-            return _KernelLogDensity, (nu, (*bounds, bound), *tensors)
+        tensors = (x, *parameters, noise)
+        if noise.shape == (*batch, 1) and _eager(mean, target, *(z for z in tensors if z is not None)):
+            return _KernelLogDensity, (nu, (*bounds, bound), *tensors, mean - target)
     evaluated = kernel.evaluate_kernel() if lazy else kernel
     if type(evaluated) is not DenseLinearOperator:
         return None
     matrix, noise = evaluated.tensor, noisy.noise
     if matrix.shape != (*shape, n) or noise.shape != (*batch, 1) or not _eager(matrix, noise, mean, target):
         return None
-    return _LogDensity, (matrix, noise, mean, target)
+    return _LogDensity, (matrix, noise, mean - target)
 
 
 def _stationary_parts(lazy: Any, batch: Any) -> tuple[Any, ...] | None:
@@ -231,11 +233,13 @@ def _stationary_parts(lazy: Any, batch: Any) -> tuple[Any, ...] | None:
     outer, x = lazy.kernel, lazy.x1
     scaled = type(outer) is kernels.ScaleKernel
     kernel = outer._modules["base_kernel"] if scaled else outer
-    nu = inf if type(kernel) is kernels.RBFKernel else kernel.nu if type(kernel) is kernels.MaternKernel else None
+    nu = inf if type(kernel) is kernels.RBFKernel else _MATERN.get(kernel.nu) if type(kernel) is kernels.MaternKernel else None
     same = lazy.x2 is x and not x.requires_grad and x.dim() >= 2 and not lazy.params and not lazy.last_dim_is_batch
     if nu is None or not same or gpytorch.settings.trace_mode.on() or _is_in_cache_ignore_all_args(lazy, "kernel_eval"):
         return None
-    if lazy._is_grad_enabled is not torch.is_grad_enabled() or "forward" in vars(kernel) or "forward" in vars(outer):
+    if lazy._is_grad_enabled is not torch.is_grad_enabled() or _formulas() != _own_formulas:
+        return None
+    if not _METHODS.isdisjoint(vars(kernel)) or "forward" in vars(outer):
         return None
     length, length_bound = _parameter(kernel, "lengthscale")
     shape = length.shape
@@ -248,6 +252,15 @@ def _stationary_parts(lazy: Any, batch: Any) -> tuple[Any, ...] | None:
     if shape[-2:] != (1, 1) or any(z and z != batch for z in shapes) or batch not in shapes:
         return None
     return x, nu, length, scale, (length_bound, scale_bound)
+
+
+def _formulas() -> Any:
+    """What gpytorch computes the kernels by, which a program may have replaced."""
+    kernels = gpytorch.kernels
+    return kernels.RBFKernel.forward, kernels.MaternKernel.forward, kernels.ScaleKernel.forward, kernels.Kernel.covar_dist
+
+
+_own_formulas = gpytorch and _formulas()
 
 
 def _parameter(module: Any, name: str) -> tuple[torch.Tensor, Any]:
@@ -317,7 +330,7 @@ def _batch_shape(self: Any) -> Any:
             parts += part._modules.values()
             if isinstance(part, gpytorch.kernels.Kernel):
                 below = part.batch_shape
-                shape = shape if shape == below else torch.broadcast_shapes(shape, below)
+                shape = shape if shape == below and type(shape) is torch.Size else torch.broadcast_shapes(shape, below)
     return shape
 
 
@@ -377,9 +390,7 @@ class _QuadraticAndLogdet(torch.autograd.Function):
         if torch.is_grad_enabled():  # the derivative itself is differentiated
 
             def values(matrix: Any, added: Any, rhs: Any) -> Any:
-                l = psd_safe_cholesky(_differentiable_sum(matrix, added))
-                y = torch.linalg.solve_triangular(l, rhs, upper=False)
-                return y.square().sum((-2, -1) if ctx.reduce else -2), l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+                return _differentiable_terms(_differentiable_sum(matrix, added), rhs, ctx.reduce)
 
             return *_again(ctx, values, (matrix, added, rhs), (quadratic_gradient, logdet_gradient)), None
         x = _triangular(l, y, adjoint=True)  # x <- L^-T y = K^-1 r
@@ -387,7 +398,11 @@ class _QuadraticAndLogdet(torch.autograd.Function):
         of_matrix = of_added = None
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
             # G <- g2 K^-1 - x g1 x^T
-            of_matrix = _add_product(_inverse(l).mul_(logdet_gradient[..., None, None]), x, x * weight, 1, -1)
+            of_matrix = _times(_inverse(l), logdet_gradient[..., None, None])
+            if _several(weight):
+                of_matrix = of_matrix - x @ (x * weight).mT
+            else:
+                of_matrix = _add_product(of_matrix, x, x * weight, 1, -1)
             if ctx.needs_input_grad[1]:
                 of_added = of_matrix.diagonal(dim1=-2, dim2=-1)
                 of_added = of_added.sum(-1, keepdim=True) if ctx.constant else of_added.clone()
@@ -395,13 +410,13 @@ class _QuadraticAndLogdet(torch.autograd.Function):
 
 
 class _LogDensity(torch.autograd.Function):
-    """log N(target; mean, K) / count of K = matrix + diag(noise)."""
+    """log N(r; 0, K) / count of K = matrix + diag(noise)."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Any, noise: Any, mean: Any, target: Any, count: int) -> Any:
-        l, y, density = _log_density(_sum(matrix, noise), mean, target, count)
+    def forward(ctx: Any, matrix: Any, noise: Any, r: Any, count: int) -> Any:
+        l, y, density = _log_density(_sum(matrix, noise), r, count)
         ctx.count = count
-        ctx.save_for_backward(l, y, matrix, noise, mean, target)
+        ctx.save_for_backward(l, y, matrix, noise, r)
         return density
 
     @staticmethod
@@ -409,16 +424,15 @@ class _LogDensity(torch.autograd.Function):
         l, y, *inputs = ctx.saved_tensors
         if torch.is_grad_enabled():  # the derivative itself is differentiated
 
-            def density(matrix: Any, noise: Any, mean: Any, target: Any) -> Any:
-                return _differentiable_density(_differentiable_sum(matrix, noise), mean, target, ctx.count)
+            def density(matrix: Any, noise: Any, r: Any) -> Any:
+                return _differentiable_density(_differentiable_sum(matrix, noise), r, ctx.count)
 
             return *_again(ctx, density, inputs, (gradient,)), None
-        of_matrix, of_noise, of_mean = _gradients(l, y, gradient / ctx.count, any(ctx.needs_input_grad[:2]))
-        return of_matrix, of_noise, of_mean, -of_mean if ctx.needs_input_grad[3] else None, None
+        return *_gradients(l, y, gradient / ctx.count, any(ctx.needs_input_grad[:2])), None
 
 
 class _KernelLogDensity(torch.autograd.Function):
-    """log N(target; mean, K) / count of K = scale * C + diag(noise) for an RBF or Matern correlation C of the points x.
+    """log N(r; 0, K) / count of K = scale * C + diag(noise) for an RBF or Matern correlation C of the points x.
 
     Length scale, output scale and noise are given raw, each with the bound for ``_value``.
     """
@@ -432,17 +446,18 @@ class _KernelLogDensity(torch.autograd.Function):
         raw_length: Any,
         raw_scale: Any,
         raw_noise: Any,
-        mean: Any,
-        target: Any,
+        r: Any,
         count: int,
     ) -> Any:
         length, scale, noise = map(_value, (raw_length, raw_scale, raw_noise), bounds)
+        x = x - x.mean(-2, keepdim=True)
         c, slope = _correlation(x, length, nu, ctx.needs_input_grad[3])
         k = c.clone() if scale is None else c * (scale := scale.unsqueeze(-1).unsqueeze(-1))
         k.diagonal(dim1=-2, dim2=-1).add_(noise)
-        l, y, density = _log_density(k, mean, target, count)
+        l, y, density = _log_density(k, r, count)
         ctx.options = nu, bounds, count
-        ctx.save_for_backward(l, y, c, slope, length, scale, x, raw_length, raw_scale, raw_noise, mean, target)
+        # not the points themselves: as with gpytorch's kernels the program may change them before the derivative
+        ctx.save_for_backward(l, y, c, slope, length, scale, x, raw_length, raw_scale, raw_noise, r)
         return density
 
     @staticmethod
@@ -451,16 +466,16 @@ class _KernelLogDensity(torch.autograd.Function):
         nu, bounds, count = ctx.options
         if torch.is_grad_enabled():  # the derivative itself is differentiated
 
-            def density(nu: float, bounds: Any, x: Any, length: Any, scale: Any, noise: Any, mean: Any, target: Any) -> Any:
+            def density(nu: float, bounds: Any, x: Any, length: Any, scale: Any, noise: Any, r: Any) -> Any:
                 length, scale, noise = map(_value, (length, scale, noise), bounds)
                 matrix = _differentiable_correlation(x, length, nu)
                 matrix = matrix if scale is None else matrix * scale[..., None, None]
-                return _differentiable_density(_differentiable_sum(matrix, noise), mean, target, count)
+                return _differentiable_density(_differentiable_sum(matrix, noise), r, count)
 
             return *_again(ctx, density, (nu, bounds, *inputs), (gradient,)), None
-        _, raw_length, raw_scale, raw_noise, *_ = inputs
+        _, raw_length, raw_scale, raw_noise, _ = inputs
         needs = ctx.needs_input_grad
-        of_k, of_noise, of_mean = _gradients(l, y, gradient / count, needs[3] or needs[4] or needs[5])
+        of_k, of_noise, of_r = _gradients(l, y, gradient / count, needs[3] or needs[4] or needs[5])
         of_length = of_scale = None
         if needs[3]:
             # slope is the derivative of C by log(length)
@@ -470,12 +485,12 @@ class _KernelLogDensity(torch.autograd.Function):
             of_scale = _to_raw((of_k * c).sum((-2, -1)), raw_scale, bounds[1])
         if needs[5]:
             of_noise = _to_raw(of_noise, raw_noise, bounds[2])
-        return None, None, None, of_length, of_scale, of_noise, of_mean, -of_mean if needs[7] else None, None
+        return None, None, None, of_length, of_scale, of_noise, of_r, None
 
 
 def _correlation(x: torch.Tensor, length: torch.Tensor, nu: float, differentiate: bool) -> tuple[Any, Any]:
-    """The correlations of the points, and their derivative by log(length)."""
-    z = (x - x.mean(-2, keepdim=True)) / length
+    """The correlations of points around zero, and their derivative by log(length)."""
+    z = x / length
     # E = -|z_i - z_j|^2 / 2 from the inner products; the diagonal is zero without rounding
     e = torch.bmm(z, z.mT) if z.dim() == 3 else z @ z.mT
     half = e.diagonal(dim1=-2, dim2=-1) * 0.5
@@ -496,7 +511,7 @@ def _correlation(x: torch.Tensor, length: torch.Tensor, nu: float, differentiate
 
 
 def _differentiable_correlation(x: torch.Tensor, length: torch.Tensor, nu: float) -> torch.Tensor:
-    z = (x - x.mean(-2, keepdim=True)) / length
+    z = x / length
     square = (z.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
     if nu == inf:
         return (square / -2).exp()
@@ -509,9 +524,9 @@ def _differentiable_correlation(x: torch.Tensor, length: torch.Tensor, nu: float
     return (1 + r if nu == 1.5 else 1 + r + r.square() / 3) * decay
 
 
-def _log_density(k: torch.Tensor, mean: torch.Tensor, target: torch.Tensor, count: int) -> tuple[Any, Any, Any]:
-    """L, y = L^-1 (target - mean) and log N(target; mean, K) / count."""
-    rhs = (target - mean).unsqueeze(-1)
+def _log_density(k: torch.Tensor, r: torch.Tensor, count: int) -> tuple[Any, Any, Any]:
+    """L, y = L^-1 r and log N(r; 0, K) / count."""
+    rhs = r.unsqueeze(-1)
 
     def half(l: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = _triangular(l, rhs)
@@ -524,19 +539,26 @@ def _log_density(k: torch.Tensor, mean: torch.Tensor, target: torch.Tensor, coun
 
 
 def _gradients(l: torch.Tensor, y: torch.Tensor, gradient: torch.Tensor, of_k: bool) -> tuple[Any, Any, torch.Tensor]:
-    """The derivatives of the log density by K, by what is added to its diagonal, and by the mean."""
+    """The derivatives of the log density by K, by what is added to its diagonal, and by r."""
     of_matrix = of_noise = None
     gradient = gradient.unsqueeze(-1)
     x = _triangular(l, y, adjoint=True)
     if of_k:
         # G <- g (x x^T - K^-1) / 2
-        of_matrix = _add_product(_inverse(l), x, x, -0.5, 0.5).mul_(gradient.unsqueeze(-1))
+        of_matrix = _times(_add_product(_inverse(l), x, x, -0.5, 0.5), gradient.unsqueeze(-1))
         of_noise = of_matrix.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
-    return of_matrix, of_noise, x.squeeze(-1) * gradient
+    return of_matrix, of_noise, x.squeeze(-1) * -gradient
 
 
-def _differentiable_density(k: torch.Tensor, mean: torch.Tensor, target: torch.Tensor, count: int) -> tuple[torch.Tensor]:
-    return (torch.distributions.MultivariateNormal(mean, k, validate_args=False).log_prob(target) / count,)
+def _differentiable_density(k: torch.Tensor, r: torch.Tensor, count: int) -> tuple[torch.Tensor]:
+    quadratic, logdet = _differentiable_terms(k, r.unsqueeze(-1), True)
+    return ((quadratic + logdet + log(2 * pi) * r.shape[-1]) * (-0.5 / count),)
+
+
+def _differentiable_terms(k: torch.Tensor, r: torch.Tensor, reduce: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    l = psd_safe_cholesky(k)
+    y = torch.linalg.solve_triangular(l, r, upper=False)
+    return y.square().sum((-2, -1) if reduce else -2), l.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
 
 
 def _differentiable_sum(matrix: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
@@ -604,6 +626,16 @@ def _inverse(l: torch.Tensor) -> torch.Tensor:
         identity = torch.eye(l.shape[-1], dtype=l.dtype, device=l.device).expand(l.shape)
         return framework._run(CHOLESKY_SOLVE, (l, l, identity), (0,), AUTO)[0]  # type: ignore[no-any-return]
     return torch.cholesky_inverse(l).mT  # symmetric, and row-major this way
+
+
+def _several(gradient: torch.Tensor) -> bool:
+    """Whether torch asks for several derivatives at once, as with ``is_grads_batched``: one matrix cannot hold them."""
+    return framework._legacy_batched(gradient) or framework.traced(gradient)
+
+
+def _times(a: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """A * factor, in the place of A if it can hold the result."""
+    return a * factor if _several(factor) else a.mul_(factor)
 
 
 def _add_product(a: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
