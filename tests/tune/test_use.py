@@ -534,7 +534,9 @@ def test_a_report_counts_hits_and_misses(tmp_path):
     ]
     assert {u.product: u.passed for u in report.misses} == {str(linear(7, 32, 64)): 1, "SSS_TN 8x8x64": 2}
     text = str(report)
-    assert f"3  {linear(8, 32, 64)} by fake, 1 left to the framework" in text and "2 products have no entry, 3 calls" in text
+    assert (
+        f"3  {linear(8, 32, 64)} by fake, 1 left to the framework" in text and "without an entry: 2 products, 3 calls" in text
+    )
     lw.tune.report(reset=True)
     assert not lw.tune.report().misses and not any(u.hits for u in lw.tune.report().entries)
 

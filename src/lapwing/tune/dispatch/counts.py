@@ -44,15 +44,20 @@ class UseReport:
 
     def __str__(self) -> str:
         used = [u for u in self.entries if u.hits]
-        rows = [f"{len(used)} of {len(self.entries)} entries were used, {sum(u.hits for u in used)} calls"]
+        hits = _counted(sum(u.hits for u in used), "call")
+        rows = [f"used: {len(used)} of {_counted(len(self.entries), 'entry', 'entries')}, {hits}"]
         for u in self.entries:
             passed = f", {u.passed} left to the framework" if u.passed else ""
             rows.append(f"{u.hits:>10}  {u.product} by {u.backend}{passed}")
         if self.misses:
             calls = sum(u.passed for u in self.misses)
-            rows.append(f"{len(self.misses)} products have no entry, {calls} calls:")
+            rows.append(f"without an entry: {_counted(len(self.misses), 'product')}, {_counted(calls, 'call')}")
             rows += [f"{u.passed:>10}  {u.product}" for u in self.misses]
         return "\n".join(rows)
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def report(*, reset: bool = False) -> UseReport:
@@ -71,7 +76,7 @@ def report(*, reset: bool = False) -> UseReport:
     --------
     >>> import lapwing.tune
     >>> str(lapwing.tune.report(reset=True)).splitlines()[0]  # doctest: +ELLIPSIS
-    '... of ... entries were used, ... calls'
+    'used: ... of ... entr..., ... call...'
     """
     with _lock:
         uses = [Use(t.product, t.library, t.backend, t.hits, t.passed) for t in _tallies.values()]
