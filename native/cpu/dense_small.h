@@ -364,7 +364,7 @@ struct LargeLu {
 template <class R, int P>
 void large_lu(R* a, int64_t n, int64_t ld, int64_t* pivots, Team& team, int64_t width) {
   const int64_t size = rounded(packed_size<R, P>(n, width), 4096 / int64_t(sizeof(R)));
-  const Pages memory = pages_of(sizeof(R) * size_t(2 * size));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(2 * size));
   R* packed = reinterpret_cast<R*>(memory.get());
   Moves moves[2];
   LargeLu<R, P>{a, n, ld * P, pivots, width, {packed, packed + size}, {moves, moves + 1}}.factor(team);
@@ -462,7 +462,7 @@ struct LargeCholesky {
 template <class R, int P>
 int64_t large_cholesky(R* a, int64_t n, int64_t ld, bool upper, Team& team, int64_t width) {
   const int64_t lines = lines_room<R, P>(width, n), packed = packed_size<R, P>(n, width), page = 4096 / int64_t(sizeof(R));
-  const Pages memory = pages_of(sizeof(R) * size_t(rounded(lines, page) + rounded(packed, page) + width * P));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(rounded(lines, page) + rounded(packed, page) + width * P));
   R *first = reinterpret_cast<R*>(memory.get()), *second = first + rounded(lines, page), *third = second + rounded(packed, page);
   const Lines<R, P> y = lines_for<R, P>(first, width, n);
   return LargeCholesky<R, P>{a, n, ld * P, upper, width, y, second, third}.factor(team);
@@ -542,7 +542,7 @@ template <class R, int P>
 bool large_inverse(const R* a, R* x, int64_t n, Team& team, int64_t width) {
   LargeInverse<R, P> job = {a, n, n * P, width, x, nullptr, nullptr};
   const int64_t strips = rounded(job.blocks * job.room(), 4096 / int64_t(sizeof(R)));
-  const Pages memory = huge_pages_of(sizeof(R) * size_t(strips + n * P));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(strips + n * P));
   job.packed = reinterpret_cast<R*>(memory.get()), job.inverse = job.packed + strips;
   if (!invert_pivots<R, P>({a, P, n * P, 1}, n, job.inverse)) return false;
   team.run(job.blocks, [&](int64_t block) { job.pack(block); });
@@ -650,7 +650,7 @@ void large_positive_inverse(R* x, int64_t n, bool upper, Team& team) {
   const int64_t blocks = (n + Job::BLOCK - 1) / Job::BLOCK, all = Job::blocks_room(blocks), page = 4096 / int64_t(sizeof(R));
   const int64_t strips = rounded(all * Job::strips(), page), lines = rounded(all * Job::lines(), page);
   const int64_t diagonal = rounded(blocks * Job::BLOCK * Job::BLOCK * P, page);
-  const Pages memory = huge_pages_of(sizeof(R) * size_t(strips + lines + diagonal + n * P));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(strips + lines + diagonal + n * P));
   R *packed = reinterpret_cast<R*>(memory.get()), *solved = packed + strips, *blocks_at = solved + lines;
   Job{x, n, n * P, upper, blocks_at, blocks_at + diagonal, packed, solved}.invert(team);
 }

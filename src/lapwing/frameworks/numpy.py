@@ -130,7 +130,9 @@ def results_direct(
 
 @lru_cache(maxsize=1024)
 def _direct_layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> Any:
-    """The operation, its flags and sizes, and the shape and dtype of each result but the status; None if the shapes need the long way."""
+    """The operation, its flags and sizes, and the shape and dtype of each result but the status.
+
+    None if the shapes need the long way."""
     if not operation.takes(shapes):
         return None
     sizes, results, kinds = _layout(operation, shapes, params, dtype)
