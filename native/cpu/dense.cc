@@ -26,6 +26,13 @@ int64_t panel_columns(int64_t n) { return n < 1500 ? 64 : 128; }
 
 }  // namespace
 
+template <class R>
+bool turn_wide(const R* a, int64_t ld, int64_t rows, int64_t columns, R* out, int64_t to_ld) {
+  return LAPWING_WIDEST(turn_real(a, ld, rows, columns, out, to_ld));
+}
+template bool turn_wide<float>(const float*, int64_t, int64_t, int64_t, float*, int64_t);
+template bool turn_wide<double>(const double*, int64_t, int64_t, int64_t, double*, int64_t);
+
 template <class T>
 void dense_lu(T* a, int64_t n, int64_t ld, int64_t* pivots, int threads) {
   typedef RealOf<T> R;
@@ -55,7 +62,15 @@ bool dense_inverse(const T* lu, T* x, int64_t n, int threads) {
   return good;
 }
 
+template <class T>
+void dense_positive_inverse(T* x, int64_t n, bool upper, int threads) {
+  typedef RealOf<T> R;
+  R* to = reinterpret_cast<R*>(x);
+  Team::gather(threads, [&](Team& team) { LAPWING_WIDEST(large_positive_inverse<R, PARTS_OF<T>>(to, n, upper, team)); });
+}
+
 #define LAPWING_INSTANTIATE(T)                                         \
+  template void dense_positive_inverse<T>(T*, int64_t, bool, int);     \
   template bool dense_inverse<T>(const T*, T*, int64_t, int);          \
   template void dense_lu<T>(T*, int64_t, int64_t, int64_t*, int);      \
   template int64_t dense_cholesky<T>(T*, int64_t, int64_t, bool, int);

@@ -9,6 +9,40 @@ namespace lapwing {
 namespace {
 namespace LAPWING_ISA {
 
+// ---- transposes ------------------------------------------------------------------------------------------------------------
+
+// out (columns x rows) <- the transpose of a (rows x columns), each at least a vector long; false when it holds NaN or Inf. The last
+// vectors of a row may overlap those before.
+template <class R>
+bool turn_real(const R* a, int64_t ld, int64_t rows, int64_t columns, R* out, int64_t to_ld) {
+  constexpr int W = LANES<R>, G = LAPWING_VECTOR / 16, K = CHUNK<R>;
+  constexpr int64_t WIDE = 128 / int64_t(sizeof(R));  // two lines of the cache
+  Vec<R> sum = {};
+  for (int64_t j = 0; j < columns; j += WIDE)
+    for (int64_t i = 0; i < rows; i += W) {
+      const int64_t r = std::min(i, rows - W);
+      const R* p[W];
+      for (int e = 0; e < W; e++) p[e] = a + (r + e) * ld;
+      // the next rows are pages apart, which no hardware foresees
+      if (r + 3 * W <= rows)
+        for (int e = 0; e < W; e++) {
+          __builtin_prefetch(p[e] + 2 * W * ld + j);
+          __builtin_prefetch(p[e] + 2 * W * ld + std::min(j + WIDE, columns) - 1);
+        }
+      for (int64_t q = j; q < std::min(j + WIDE, columns); q += W) {
+        const int64_t c = std::min(q, columns - W);
+        Vec<R> v[G][K];
+        read_chunks<R, G>(v, p, c);
+#pragma GCC unroll 16
+        for (int e = 0; e < W; e++) {
+          sum = fma(v[e / K][e % K], Vec<R>{}, sum);
+          store(out + (c + e) * to_ld + r, v[e / K][e % K]);
+        }
+      }
+    }
+  return !any(sum != Vec<R>{});
+}
+
 // ---- products --------------------------------------------------------------------------------------------------------------
 
 // Vectors in a column of the tile, and real numbers of B that each of them is multiplied by.
@@ -120,10 +154,11 @@ void pack_columns(const R* a, int64_t ld, int64_t rows, int64_t depth, R* to) {
   }
 }
 
-// The same for A = Y^T, or conj(Y^T), from Lines
-template <class R, int P, bool CONJ>
+// to <- SIGN A in strips for A = Y^T, or conj(Y^T), from Lines
+template <class R, int P, bool CONJ, int SIGN = -1>
 void pack_lines(const Lines<R, P>& y, int64_t rows, int64_t depth, R* to) {
   constexpr int64_t M = STRIP_ROWS<R, P>;
+  constexpr R sign = SIGN;
   for (int64_t i = 0; i < rows; i += M) {
     const int64_t here = std::min(M, rows - i);
     for (int64_t k = 0; k < depth; k++, to += M * P) {
@@ -131,13 +166,13 @@ void pack_lines(const Lines<R, P>& y, int64_t rows, int64_t depth, R* to) {
       if constexpr (P == 1) {
         if (here == M)
 #pragma GCC unroll 4
-          for (int v = 0; v < TALL_BY; v++) store(to + v * LANES<R>, -load(from + v * LANES<R>));
+          for (int v = 0; v < TALL_BY; v++) store(to + v * LANES<R>, sign * load(from + v * LANES<R>));
         else
-          for (int64_t r = 0; r < M; r++) to[r] = r < here ? -from[r] : R(0);
+          for (int64_t r = 0; r < M; r++) to[r] = r < here ? sign * from[r] : R(0);
       } else {
         for (int64_t r = 0; r < M; r++) {
-          to[2 * r] = r < here ? -from[r] : R(0);
-          to[2 * r + 1] = r < here ? (CONJ ? from[y.imag + r] : -from[y.imag + r]) : R(0);
+          to[2 * r] = r < here ? sign * from[r] : R(0);
+          to[2 * r + 1] = r < here ? (CONJ ? -sign : sign) * from[y.imag + r] : R(0);
         }
       }
     }
@@ -329,7 +364,7 @@ struct LargeLu {
 template <class R, int P>
 void large_lu(R* a, int64_t n, int64_t ld, int64_t* pivots, Team& team, int64_t width) {
   const int64_t size = rounded(packed_size<R, P>(n, width), 4096 / int64_t(sizeof(R)));
-  const Pages memory = pages_of(sizeof(R) * size_t(2 * size));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(2 * size));
   R* packed = reinterpret_cast<R*>(memory.get());
   Moves moves[2];
   LargeLu<R, P>{a, n, ld * P, pivots, width, {packed, packed + size}, {moves, moves + 1}}.factor(team);
@@ -402,19 +437,20 @@ struct LargeCholesky {
             for (int64_t i = 0; i < columns; i++) from.x[k * from.down + from.imag + i] *= -1;
       });
       const Part part = upper ? Part::UPPER : Part::LOWER;
-      const int64_t behind = next + w, wide = task_columns(n - behind, team.threads());
+      const int64_t behind = next + w, wide = task_columns(n - behind, team.threads()), tasks = (n - behind + wide - 1) / wide;
       const auto add = [&](int64_t c, int64_t columns, int64_t first, int64_t last) {
         const int64_t begin = next + (first - next) / M * M;  // a whole strip
         const Lines<R, P> from = {y.x + c, y.down, y.imag};
         add_product<R, P>(packed + (begin - next) * width * P, from, width, at(begin, c), ld, last - begin, columns, part, begin, c);
       };
-      team.run(1 + (n - behind + wide - 1) / wide, [&](int64_t task) {
+      team.run(1 + tasks, [&](int64_t task) {
         if (!task) {
           add(next, w, next, upper ? next + w : n);
           status = factor_block(next, w);
           return;
         }
-        const int64_t c = behind + (task - 1) * wide, columns = std::min(wide, n - c);
+        // the longest columns first, so that the threads end together
+        const int64_t c = behind + (upper ? tasks - task : task - 1) * wide, columns = std::min(wide, n - c);
         upper ? add(c, columns, next, c + columns) : add(c, columns, c, n);
       });
     }
@@ -426,7 +462,7 @@ struct LargeCholesky {
 template <class R, int P>
 int64_t large_cholesky(R* a, int64_t n, int64_t ld, bool upper, Team& team, int64_t width) {
   const int64_t lines = lines_room<R, P>(width, n), packed = packed_size<R, P>(n, width), page = 4096 / int64_t(sizeof(R));
-  const Pages memory = pages_of(sizeof(R) * size_t(rounded(lines, page) + rounded(packed, page) + width * P));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(rounded(lines, page) + rounded(packed, page) + width * P));
   R *first = reinterpret_cast<R*>(memory.get()), *second = first + rounded(lines, page), *third = second + rounded(packed, page);
   const Lines<R, P> y = lines_for<R, P>(first, width, n);
   return LargeCholesky<R, P>{a, n, ld * P, upper, width, y, second, third}.factor(team);
@@ -506,12 +542,117 @@ template <class R, int P>
 bool large_inverse(const R* a, R* x, int64_t n, Team& team, int64_t width) {
   LargeInverse<R, P> job = {a, n, n * P, width, x, nullptr, nullptr};
   const int64_t strips = rounded(job.blocks * job.room(), 4096 / int64_t(sizeof(R)));
-  const Pages memory = huge_pages_of(sizeof(R) * size_t(strips + n * P));
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(strips + n * P));
   job.packed = reinterpret_cast<R*>(memory.get()), job.inverse = job.packed + strips;
   if (!invert_pivots<R, P>({a, P, n * P, 1}, n, job.inverse)) return false;
   team.run(job.blocks, [&](int64_t block) { job.pack(block); });
   team.run(job.blocks, [&](int64_t block) { job.solve(block); });
   return true;
+}
+
+// ---- the inverse from A = U^H U, or L L^H --------------------------------------------------------------------------------------------
+
+// X <- W^H W for W = L^-1, L being U^H where that is given. First blocks of columns of W on their own, then of X. Only the named triangle
+// of X is right.
+template <class R, int P>
+struct LargePositiveInverse {
+  static constexpr int64_t BLOCK = 96;  // whole strips and whole vectors, of any instruction set
+  static_assert(BLOCK % STRIP_ROWS<R, P> == 0 && BLOCK % WIDEST_STRIP == 0);
+
+  R* x;  // the factor, then sums, then the inverse
+  int64_t n, ld;
+  bool upper;              // of the column-major matrix
+  R *diagonal, *inverse;   // the blocks on the diagonal of the factor, and one over their diagonal
+  R *packed, *solved;      // strips of -L, then of W^H; the blocks of W
+  int64_t blocks = (n + BLOCK - 1) / BLOCK;
+
+  R* at(int64_t i, int64_t j) const { return x + i * P + j * ld; }
+  int64_t end(int64_t block) const { return std::min(n, (block + 1) * BLOCK); }
+  int64_t size(int64_t block) const { return end(block) - block * BLOCK; }
+  static int64_t blocks_room(int64_t blocks) { return blocks * (blocks + 1) / 2; }  // on the diagonal and below
+  static int64_t lines() { return lines_room<R, P>(BLOCK, BLOCK); }
+  static int64_t strips() { return packed_size<R, P>(BLOCK, BLOCK); }
+  // of block row i: strips for all rows before its end, which is where L^H and W^H end
+  R* row_strips(int64_t i) const { return packed + blocks_room(i) * strips(); }
+  // of block column j: what is below the diagonal
+  R* column_strips(int64_t j) const { return packed + (blocks_room(blocks) - blocks_room(blocks - j)) * strips(); }
+  Lines<R, P> block(int64_t i, int64_t j) const {
+    R* memory = solved + (blocks_room(i) + j) * lines();
+    return lines_for<R, P>(memory, BLOCK, BLOCK);
+  }
+
+  // Block column j of L on its way to strips
+  void pack(int64_t j) const {
+    const int64_t first = j * BLOCK, w = size(j), rest = n - end(j);
+    for (int64_t c = 0; c < w; c++) std::copy_n(at(first, first + c), w * P, diagonal + (j * BLOCK + c) * BLOCK * P);
+    if (!upper) return pack_columns<R, P>(at(end(j), first), ld, rest, w, column_strips(j));
+    for (int64_t i = j + 1; i < blocks; i++) {
+      const Lines<R, P> y = block(i, j);
+      read_block<R, P>(at(first, i * BLOCK), ld, w, size(i), y);
+      pack_lines<R, P, true>(y, size(i), w, column_strips(j) + (i - j - 1) * BLOCK * w * P);
+    }
+  }
+
+  // Block column c of W
+  void solve(int64_t c) const {
+    const int64_t first = c * BLOCK, columns = size(c), vectors = rounded(columns, LANES<R>) / LANES<R>;
+    for (int64_t j = first; j < end(c); j++) {
+      std::fill_n(at(first, j), (n - first) * P, R(0));
+      *at(j, j) = 1;
+    }
+    for (int64_t j = c; j < blocks; j++) {
+      const int64_t from = j * BLOCK, w = size(j);
+      const Lines<R, P> y = block(j, c);
+      read_block<R, P>(at(from, first), ld, w, columns, y);
+      R* const here = diagonal + from * BLOCK * P;
+      const Scalars<R, P> by = {inverse + from * P, P, 0, 1};
+      if (upper)
+        sweep<R, P, P == 2>(Scalars<R, P>{here, BLOCK * P, P, 1}, y, y, by, w, vectors, SOLVE_ROWS);
+      else
+        sweep<R, P, false>(Scalars<R, P>{here, P, BLOCK * P, 1}, y, y, by, w, vectors, SOLVE_ROWS);
+      add_product<R, P>(column_strips(j), y, w, at(end(j), first), ld, n - end(j), columns);
+    }
+  }
+
+  // Block row i of W on its way to strips
+  void turn(int64_t i) const {
+    for (int64_t j = 0; j <= i; j++)
+      pack_lines<R, P, true, 1>(block(i, j), size(j), size(i), row_strips(i) + j * BLOCK * size(i) * P);
+  }
+
+  // Block column c of X
+  void multiply(int64_t c) const {
+    const int64_t first = c * BLOCK, columns = size(c);
+    for (int64_t j = first; j < end(c); j++) std::fill_n(at(upper ? 0 : first, j), (upper ? end(c) : n - first) * P, R(0));
+    for (int64_t i = c; i < blocks; i++) {
+      const int64_t begin = upper ? 0 : first, rows = upper ? end(c) : end(i) - first;
+      add_product<R, P>(row_strips(i) + begin * size(i) * P, block(i, c), size(i), at(begin, first), ld, rows, columns,
+                        upper ? Part::UPPER : Part::LOWER, begin, first);
+    }
+  }
+
+  void invert(Team& team) const {
+    for (int64_t i = 0; i < n; i++) {
+      const Scalar<R, P> by = inverse_of<R, P>(*reinterpret_cast<const Scalar<R, P>*>(at(i, i)));
+      inverse[i * P] = std::real(by);
+      if constexpr (P == 2) inverse[i * P + 1] = 0;
+    }
+    team.run(blocks, [&](int64_t block) { pack(block); });
+    team.run(blocks, [&](int64_t block) { solve(block); });
+    team.run(blocks, [&](int64_t block) { turn(blocks - 1 - block); });
+    team.run(blocks, [&](int64_t block) { multiply(block); });
+  }
+};
+
+template <class R, int P>
+void large_positive_inverse(R* x, int64_t n, bool upper, Team& team) {
+  typedef LargePositiveInverse<R, P> Job;
+  const int64_t blocks = (n + Job::BLOCK - 1) / Job::BLOCK, all = Job::blocks_room(blocks), page = 4096 / int64_t(sizeof(R));
+  const int64_t strips = rounded(all * Job::strips(), page), lines = rounded(all * Job::lines(), page);
+  const int64_t diagonal = rounded(blocks * Job::BLOCK * Job::BLOCK * P, page);
+  const Pages memory = kept_pages_of(sizeof(R) * size_t(strips + lines + diagonal + n * P));
+  R *packed = reinterpret_cast<R*>(memory.get()), *solved = packed + strips, *blocks_at = solved + lines;
+  Job{x, n, n * P, upper, blocks_at, blocks_at + diagonal, packed, solved}.invert(team);
 }
 
 }  // namespace LAPWING_ISA

@@ -9,7 +9,7 @@ namespace LAPWING_ISA {
 template <class R>
 constexpr int PANEL = std::max(16, LANES<R>);
 // Columns of the panel that are eliminated before the others are updated by all of them at once.
-constexpr int STRIP = 4;
+constexpr int STRIP = 4;  // as factor() spells out
 
 template <class R, int P>
 LAPWING_INLINE Vec<R> pivot_size(const Element<R, P>& x) {
@@ -45,25 +45,32 @@ struct Panel {
       place = more ? row : place;
       row += broadcast_int<R>(W);
     }
+    return first_of(best, place, size);
+  }
+  LAPWING_INLINE int64_t first_of(Vec<R> best, Mask<R> place, R* size) const {
     const Vec<R> top = largest_lane<R>(best);
     *size = top[0];
     const Mask<R> least = best == top ? place : broadcast_int<R>(rows);
     return int64_t(least_lane<R>(least)[0]);
   }
 
-  // Row `pivot` is done. Column c <- column c / its element there, in rows that are not; line `s` of l the same.
-  LAPWING_INLINE void scale_column(int64_t c, int s, int64_t pivot, R size) const {
+  // Row `pivot` is done. Column c <- column c / its element there, in rows that are not; line `s` of l the same. The next REST columns
+  // lose what that takes off. Returns the pivot of the first of them, and its size, as find_pivot() does.
+  template <int REST>
+  LAPWING_INLINE int64_t eliminate(int64_t c, int s, int64_t pivot, R* size) const {
     const Lines<R, P> p = p_, l = l_;
     Mask<R>* const open = open_;
     const int64_t vectors = vectors_;
-    const R up = size < 16 * std::numeric_limits<R>::min() ? 1 / std::numeric_limits<R>::epsilon() : 1;  // 1 / pivot may be too large
-    Element<R, P> by = {};
-    if (size > 0) by = spread<R, P>(inverse_of<R, P>(scalar_at<R, P>(p, c, pivot) * up));
-    Mask<R> row = lane_numbers<R>() - broadcast_int<R>(pivot);
+    const R up = *size < 16 * std::numeric_limits<R>::min() ? 1 / std::numeric_limits<R>::epsilon() : 1;  // 1 / pivot may be too large
+    Element<R, P> by = {}, u[REST + 1];
+    if (*size > 0) by = spread<R, P>(inverse_of<R, P>(scalar_at<R, P>(p, c, pivot) * up));
+#pragma GCC unroll 4
+    for (int j = 0; j < REST; j++) u[j] = spread<R, P>(scalar_at<R, P>(p, c + 1 + j, pivot));
+    Mask<R> row = lane_numbers<R>() - broadcast_int<R>(pivot), place = row;
+    Vec<R> best = {};
     for (int64_t v = 0; v < vectors; v++) {
       const Mask<R> here = open[v] & (row != Mask<R>{});
       open[v] = here;
-      row += broadcast_int<R>(W);
       const Element<R, P> old = p.get(c, v);
       Element<R, P> x = old;
       scale<R, P>(x, broadcast(up));
@@ -75,7 +82,20 @@ struct Panel {
       if constexpr (P == 2) both.im += only(~here, old.im);
       p.set(c, v, both);
       l.set(s, v, x);
+#pragma GCC unroll 4
+      for (int j = 0; j < REST; j++) {
+        Element<R, P> y = p.get(c + 1 + j, v);
+        subtract_product<R, P, false>(y, u[j], x);
+        p.set(c + 1 + j, v, y);
+        if (j) continue;
+        const Vec<R> large = only(here, pivot_size<R, P>(y));
+        const Mask<R> more = large > best;
+        best = more ? large : best;
+        place = more ? row : place;
+      }
+      row += broadcast_int<R>(W);
     }
+    return REST ? pivot + first_of(best, place, size) : 0;
   }
 
   // COUNT columns from c on lose what N lines of l, from number s on, take off; their rows were `pivots`
@@ -114,16 +134,19 @@ struct Panel {
   void factor(int64_t width, int64_t* pivots) const {
     constexpr int COUNT = LAPWING_REGISTERS == 32 ? 4 / P : 2 / P;
     for (int64_t v = 0; v < vectors_; v++) open_[v] = lane_numbers<R>() < broadcast_int<R>(rows - v * W);
-    for (int64_t c = 0; c < width; c++) {
+    R size = 0;
+    for (int64_t c = 0, found = 0; c < width; c++) {
       const int s = int(c % STRIP);
-      R size;
-      pivots[c] = find_pivot(c, &size);
+      pivots[c] = s ? found : find_pivot(c, &size);
       if (!(size > 0))  // a column of zeros: any row will do
         for (pivots[c] = 0; std::find(pivots, pivots + c, pivots[c]) != pivots + c;) pivots[c]++;
-      scale_column(c, s, pivots[c], size);
       // the rest of the strip by this column, the rest of the panel by the whole strip
-      const int64_t end = std::min<int64_t>(c - s + STRIP, width);
-      for (int64_t j = c + 1; j < end; j++) update<1, 1>(s, pivots + c, j);
+      switch (std::min<int64_t>(STRIP - 1 - s, width - 1 - c)) {
+        case 3: found = eliminate<3>(c, s, pivots[c], &size); break;
+        case 2: found = eliminate<2>(c, s, pivots[c], &size); break;
+        case 1: found = eliminate<1>(c, s, pivots[c], &size); break;
+        default: eliminate<0>(c, s, pivots[c], &size);
+      }
       if (s != STRIP - 1) continue;
       int64_t j = c + 1;
       for (; j + COUNT <= width; j += COUNT) update<STRIP, COUNT>(0, pivots + c - s, j);

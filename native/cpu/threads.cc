@@ -4,9 +4,9 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -247,14 +247,15 @@ void Team::run(int64_t count, const Task& task) {
 }
 
 bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body) {
-  constexpr double PIECE_FLOPS = 4e6;
+  constexpr double ALONE_FLOPS = 250e3, PIECE_FLOPS = 500e3;  // a piece takes ten microseconds
   const int64_t batch = frame.size[0];
   int threads = 1;
   int64_t piece = batch;
-  if (batch > group && work * double(batch) > PIECE_FLOPS / 16) {
+  if (batch > group && work * double(batch) > ALONE_FLOPS) {
     threads = threads_for(frame);
-    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
-    piece = group * int64_t(std::fmax(1, std::ceil(wanted / double(group))));
+    // as many pieces for each thread: 30 matrices by fours would be 16 and 14 of them on two threads
+    const int64_t groups = (batch + group - 1) / group, rounds = std::max<int64_t>(2, int64_t(work * double(batch) / PIECE_FLOPS) / threads);
+    piece = group * std::max<int64_t>(1, (groups + rounds * threads - 1) / (rounds * threads));
   }
   return parallel(threads, batch, piece, body, frame.interrupted);
 }

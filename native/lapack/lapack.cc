@@ -20,6 +20,7 @@
 #include "dtypes.h"
 #include "operations.h"
 #include "lapack/fortran.h"
+#include "lapack/rows.h"
 #include "cpu/dense.h"
 #include "cpu/matrix.h"
 #include "cpu/threads.h"
@@ -213,15 +214,17 @@ int64_t first_bad_pivot(const T* l, int64_t n, int64_t info) {
 
 // out <- the named triangle of a, zeros elsewhere
 template <class T>
-void copy_triangle(const T* a, T* out, int64_t n, bool upper) {
-  for (int64_t i = 0; i < n; i++) {
-    const T* from = a + i * n;
-    T* to = out + i * n;
-    int64_t first = upper ? i : 0, last = upper ? n : i + 1;
-    if (to != from) std::memcpy(static_cast<void*>(to + first), from + first, sizeof(T) * (last - first));
-    std::memset(static_cast<void*>(to), 0, sizeof(T) * first);
-    std::memset(static_cast<void*>(to + last), 0, sizeof(T) * (n - last));
-  }
+void copy_triangle(const Frame& frame, const T* a, T* out, int64_t n, bool upper) {
+  pass(frame, n, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+      const T* from = a + i * n;
+      T* to = out + i * n;
+      int64_t first = upper ? i : 0, last = upper ? n : i + 1;
+      put(to + first, from + first, last - first);
+      std::memset(static_cast<void*>(to), 0, sizeof(T) * first);
+      std::memset(static_cast<void*>(to + last), 0, sizeof(T) * (n - last));
+    }
+  });
 }
 
 template <class T>
@@ -234,7 +237,7 @@ int cholesky_as(Frame& frame) {
   // The library brings its own threads, so the matrices are taken one after the other.
   bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
     T* l = out + m * n * n;
-    copy_triangle(a + m * n * n, l, n, upper);
+    copy_triangle(frame, a + m * n * n, l, n, upper);
     const int64_t status = cholesky_in_place(l, n, upper);
     info[m] = int32_t(status);
     if (status) fill_nan(l, n * n);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "frame.h"
+#include "cpu/dense.h"
 #include "cpu/matrix.h"
 #include "cpu/threads.h"
 
@@ -79,31 +80,45 @@ void fetch(const T* a, int64_t stride, int64_t rows, int64_t columns) {
     for (int64_t j = 0; j < columns; j += LINE) __builtin_prefetch(a + i * stride + j);
 }
 
-// out (count x rows, its rows `ld` apart) <- the first `count` rows of a^H, a being rows x columns
+// out (columns x rows) <- a^H, a being rows x columns, on the calling thread; false when it holds NaN or Inf. stride and ld: from a row
+// to the next.
 template <class T>
-void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count, int64_t ld) {
+bool turn_block(const T* a, int64_t stride, int64_t rows, int64_t columns, T* out, int64_t ld) {
   constexpr int64_t EDGE = Tile<T>::EDGE;
-  pass(frame, (count + EDGE - 1) / EDGE, EDGE * rows, [&](int64_t first, int64_t last) {
-    Tile<T> tile;
-    for (int64_t j = first * EDGE; j < std::min(count, last * EDGE); j += EDGE)
-      for (int64_t i = 0; i < rows; i += EDGE) {
-        const int64_t height = std::min(EDGE, rows - i), width = std::min(EDGE, count - j);
-        // the next pieces are pages apart, which no hardware foresees
-        if (i + 2 * EDGE <= rows) fetch(a + (i + EDGE) * columns + j, columns, EDGE, width);
-        tile.read(a + i * columns + j, columns, height, width);
-        tile.write(out + j * ld + i, ld, width, height);
-      }
+  if constexpr (!is_complex<T>)
+    if (rows >= TURN_LEAST && columns >= TURN_LEAST) return turn_wide(a, stride, rows, columns, out, ld);
+  bool finite = true;
+  Tile<T> tile;
+  for (int64_t j = 0; j < columns; j += EDGE)
+    for (int64_t i = 0; i < rows; i += EDGE) {
+      const int64_t height = std::min(EDGE, rows - i), width = std::min(EDGE, columns - j);
+      // the next pieces are pages apart, which no hardware foresees
+      if (i + 2 * EDGE <= rows) fetch(a + (i + EDGE) * stride + j, stride, EDGE, width);
+      tile.read(a + i * stride + j, stride, height, width);
+      tile.write(out + j * ld + i, ld, width, height);
+      for (int64_t c = 0; c < width; c++) finite = all_finite(tile.at[c], height) && finite;
+    }
+  return finite;
+}
+
+// out (count x rows, its rows `ld` apart) <- the first `count` rows of a^H, a being rows x columns; false when these hold NaN or Inf
+template <class T>
+bool turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count, int64_t ld) {
+  constexpr int64_t EDGE = Tile<T>::EDGE;
+  return pass_all(frame, (count + EDGE - 1) / EDGE, EDGE * rows, [&](int64_t first, int64_t last) {
+    const int64_t j = first * EDGE;
+    return turn_block(a + j, columns, rows, std::min(count, last * EDGE) - j, out + j * ld, ld);
   });
 }
 
 template <class T>
-void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count) {
-  turn(frame, a, out, rows, columns, count, rows);
+bool turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count) {
+  return turn(frame, a, out, rows, columns, count, rows);
 }
 
 template <class T>
-void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns) {
-  turn(frame, a, out, rows, columns, columns);
+bool turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns) {
+  return turn(frame, a, out, rows, columns, columns);
 }
 
 // Tiles (i, j) with j <= i of a matrix of order n, body(i, j, rows, columns): long and short rows take turns.
@@ -123,11 +138,11 @@ void lower_tiles(const Frame& frame, int64_t n, const Body& body) {
 template <class T>
 void turn(const Frame& frame, T* a, int64_t n) {
   lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
-    Tile<T> low, high;
-    low.read(a + i * n + j, n, rows, columns);
-    high.read(a + j * n + i, n, columns, rows);
-    low.write(a + j * n + i, n, columns, rows);
-    high.write(a + i * n + j, n, rows, columns);
+    constexpr int64_t EDGE = Tile<T>::EDGE;
+    T low[EDGE * EDGE];
+    turn_block(a + i * n + j, n, rows, columns, low, EDGE);
+    if (i != j) turn_block(a + j * n + i, n, columns, rows, a + i * n + j, n);
+    for (int64_t c = 0; c < columns; c++) put(a + (j + c) * n + i, low + c * EDGE, rows);
   });
 }
 

@@ -142,6 +142,7 @@ void square_triangle(char triangle, int64_t n, T* a, int64_t ld) {
 template <class T>
 void invert_factored(char triangle, int64_t n, T* a) {
   int64_t info = 0;
+  if (const int threads = dense_threads(n)) return dense_positive_inverse(a, n, triangle == 'U', threads);
   if (n <= block()) return call<T>(POTRI, triangle, n, a, n, &info);
   invert_triangle(triangle, n, a, n);
   square_triangle(triangle, n, a, n);
@@ -191,8 +192,7 @@ int64_t factor_rows(const Frame& frame, const T* a, T* lu, const Integers& pivot
     if (!is_finite(frame, a, n, n)) return first_not_finite(a, n, ALL);
     turn(frame, lu, n);
   } else {
-    turn(frame, a, lu, n, n);
-    if (!is_finite(frame, lu, n, n)) return first_not_finite(a, n, ALL);
+    if (!turn(frame, a, lu, n, n)) return first_not_finite(a, n, ALL);
   }
   factor_columns(lu, pivots, n);
   turn(frame, lu, n);
@@ -478,7 +478,9 @@ int64_t solve_host_bytes(const Frame& frame) {
   const int64_t panels = dense_threads(n) ? 2 * 128 * n * element : 0;
   switch (frame.op) {
     case SOLVE: return panels + (in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element);
-    case INVERSE: return panels + (positive ? 0 : (dense_threads(n) ? 2 : 1) * n * n * element);
+    case INVERSE:
+      if (positive) return panels + (dense_threads(n) ? (9 * n / 8 + 512) * n * element : 0);  // L, then W, in blocks of 96
+      return panels + (dense_threads(n) ? 2 : 1) * n * n * element;
     case LU_SOLVE: return n * k * element;
     case LU: return panels;
     case TRIANGULAR: case CHOLESKY_SOLVE: return 0;

@@ -8,7 +8,7 @@ import pytest
 
 from lapwing.core.lapack import LIBRARY
 from lapwing.core.native import DTYPE_CODE, OPS, native
-from lapwing.core.problem import ADJOINT, UNIT
+from lapwing.core.problem import ADJOINT, POS, UNIT
 from solve_checks import DTYPES, UPPER, adjoint, assert_inverse, eps, exact, info_of, norm, positive, random
 
 pytestmark = pytest.mark.skipif(native is None or not LIBRARY, reason="no native core, or no LAPACK")
@@ -58,6 +58,12 @@ def test_positive(dtype, upper, n, threads):
     assert not unused.any()
     f = exact(factor)
     assert_close(adjoint(f) @ f if upper else f @ adjoint(f), a, n)
+    poisoned, inverse = a.copy(), np.empty_like(a)
+    poisoned[0][np.tril_indices(n, -1) if upper else np.triu_indices(n, 1)] = np.nan
+    call("inverse", upper | POS, (1, n), poisoned, inverse, info, threads=threads)
+    assert info[0] == 0
+    assert_inverse(a, inverse)
+    assert np.array_equal(inverse, adjoint(inverse))
 
 
 @pytest.mark.parametrize("place", [1, 64, 65, 200])
@@ -88,6 +94,19 @@ def test_qr(dtype, shape):
         assert not np.tril(r[0], -1).any()
         assert_close(exact(q) @ exact(r), a, m)
         assert norm(adjoint(exact(q)) @ exact(q) - np.eye(c)) <= 10 * m * eps(dtype)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (0, 130), (130, 0), (127, 128), (130, 130)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_not_finite(dtype, place, value):
+    n = 131  # neither tiles nor vectors are whole
+    a = random(np.random.default_rng(0), dtype, 1, n, n)
+    lu, rows, info = np.empty_like(a), np.empty((1, n), np.int32), info_of(1)
+    a[0][place] = value
+    call("lu", 0, (1, n), a, lu, rows, info)
+    assert info[0] == max(place) + 1
+    assert np.isnan(lu).all()
 
 
 def test_several_callers():

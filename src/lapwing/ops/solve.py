@@ -352,7 +352,7 @@ def determinant(
         results = None if _logging() else framework.results_direct(operation, (0,), a)
         if results is not None:
             scalar = framework.Namespace.scalar
-            return (scalar(results[0]),) if len(results) == 1 else tuple(map(scalar, results))
+            return (scalar(results[0]),) if len(results) == 1 else (scalar(results[0]), scalar(results[1]))
     name = function.__name__
     upper, _ = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace
