@@ -138,11 +138,19 @@ void lower_tiles(const Frame& frame, int64_t n, const Body& body) {
 template <class T>
 void turn(const Frame& frame, T* a, int64_t n) {
   lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
-    constexpr int64_t EDGE = Tile<T>::EDGE;
-    T low[EDGE * EDGE];
-    turn_block(a + i * n + j, n, rows, columns, low, EDGE);
-    if (i != j) turn_block(a + j * n + i, n, columns, rows, a + i * n + j, n);
-    for (int64_t c = 0; c < columns; c++) put(a + (j + c) * n + i, low + c * EDGE, rows);
+    if constexpr (is_complex<T>) {
+      Tile<T> low, high;
+      low.read(a + i * n + j, n, rows, columns);
+      high.read(a + j * n + i, n, columns, rows);
+      low.write(a + j * n + i, n, columns, rows);
+      high.write(a + i * n + j, n, rows, columns);
+    } else {
+      constexpr int64_t EDGE = Tile<T>::EDGE;
+      T low[EDGE * EDGE];
+      turn_block(a + i * n + j, n, rows, columns, low, EDGE);
+      if (i != j) turn_block(a + j * n + i, n, columns, rows, a + i * n + j, n);
+      for (int64_t c = 0; c < columns; c++) put(a + (j + c) * n + i, low + c * EDGE, rows);
+    }
   });
 }
 
