@@ -84,19 +84,27 @@ void fetch(const T* a, int64_t stride, int64_t rows, int64_t columns) {
 // to the next.
 template <class T>
 bool turn_block(const T* a, int64_t stride, int64_t rows, int64_t columns, T* out, int64_t ld) {
-  constexpr int64_t EDGE = Tile<T>::EDGE;
+  constexpr int64_t EDGE = Tile<T>::EDGE, PAGE = 4096 / int64_t(sizeof(T));
+  // rows that are pages apart share a set of the cache: they are written in pieces of several lines
+  const bool at_once = stride % PAGE && ld % PAGE;
+  const auto is_wide = [](int64_t height, int64_t width) { return !is_complex<T> && height >= TURN_LEAST && width >= TURN_LEAST; };
   if constexpr (!is_complex<T>)
-    if (rows >= TURN_LEAST && columns >= TURN_LEAST) return turn_wide(a, stride, rows, columns, out, ld);
+    if (at_once && is_wide(rows, columns)) return turn_wide(a, stride, rows, columns, out, ld);
   bool finite = true;
   Tile<T> tile;
   for (int64_t j = 0; j < columns; j += EDGE)
     for (int64_t i = 0; i < rows; i += EDGE) {
       const int64_t height = std::min(EDGE, rows - i), width = std::min(EDGE, columns - j);
+      const T* from = a + i * stride + j;
       // the next pieces are pages apart, which no hardware foresees
-      if (i + 2 * EDGE <= rows) fetch(a + (i + EDGE) * stride + j, stride, EDGE, width);
-      tile.read(a + i * stride + j, stride, height, width);
+      if (i + 2 * EDGE <= rows) fetch(from + EDGE * stride, stride, EDGE, width);
+      if (is_wide(height, width)) {
+        if constexpr (!is_complex<T>) finite = turn_wide(from, stride, height, width, tile.at[0], EDGE + Tile<T>::STEP) && finite;
+      } else {
+        tile.read(from, stride, height, width);
+        for (int64_t c = 0; c < width; c++) finite = all_finite(tile.at[c], height) && finite;
+      }
       tile.write(out + j * ld + i, ld, width, height);
-      for (int64_t c = 0; c < width; c++) finite = all_finite(tile.at[c], height) && finite;
     }
   return finite;
 }
@@ -138,11 +146,19 @@ void lower_tiles(const Frame& frame, int64_t n, const Body& body) {
 template <class T>
 void turn(const Frame& frame, T* a, int64_t n) {
   lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
-    constexpr int64_t EDGE = Tile<T>::EDGE;
-    T low[EDGE * EDGE];
-    turn_block(a + i * n + j, n, rows, columns, low, EDGE);
-    if (i != j) turn_block(a + j * n + i, n, columns, rows, a + i * n + j, n);
-    for (int64_t c = 0; c < columns; c++) put(a + (j + c) * n + i, low + c * EDGE, rows);
+    if constexpr (is_complex<T>) {
+      Tile<T> low, high;
+      low.read(a + i * n + j, n, rows, columns);
+      high.read(a + j * n + i, n, columns, rows);
+      low.write(a + j * n + i, n, columns, rows);
+      high.write(a + i * n + j, n, rows, columns);
+    } else {
+      constexpr int64_t EDGE = Tile<T>::EDGE;
+      T low[EDGE * EDGE];
+      turn_block(a + i * n + j, n, rows, columns, low, EDGE);
+      if (i != j) turn_block(a + j * n + i, n, columns, rows, a + i * n + j, n);
+      for (int64_t c = 0; c < columns; c++) put(a + (j + c) * n + i, low + c * EDGE, rows);
+    }
   });
 }
 
