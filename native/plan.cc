@@ -471,10 +471,22 @@ int64_t gpu_lstsq_cusolver_bytes(Frame& frame) {
   return bytes < 0 ? bytes : gpu_lstsq_bytes(frame, with_direct(cusolver::solve_scratch(frame), bytes));
 }
 int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
-// In single precision large matrices go by the eigenvectors of A^H A in double precision.
-int gpu_svd_cusolver(Frame& frame) { return cuda::svd_gram_fits(frame) ? cuda::svd_by_gram(frame, CHOSEN) : cusolver::solve(frame); }
+// Large matrices, and batches in single precision, go by the eigenvectors of A^H A in double precision, where the condition allows it.
+bool svd_by_rotations_fits(Frame& frame) {
+  constexpr int64_t LARGEST = 512;
+  const cuda::Properties* gpu = cuda::properties(frame);
+  return gpu && cuda::svd_fits(frame, *gpu) && std::min(frame.size[1], frame.size[2]) <= LARGEST;
+}
+int other_svd(Frame& frame) { return svd_by_rotations_fits(frame) ? cuda::svd_by_rotations(frame) : cusolver::solve(frame); }
+int64_t other_svd_bytes(Frame& frame) {
+  return svd_by_rotations_fits(frame) ? cuda::svd_scratch(frame) : cusolver::solve_scratch(frame);
+}
+constexpr cuda::ChosenEngine OTHER_SVD = {other_svd, other_svd_bytes};
+int gpu_svd_cusolver(Frame& frame) {
+  return cuda::svd_gram_fits(frame) ? cuda::svd_by_gram(frame, CHOSEN, OTHER_SVD) : cusolver::solve(frame);
+}
 int64_t gpu_svd_cusolver_bytes(Frame& frame) {
-  return cuda::svd_gram_fits(frame) ? cuda::svd_gram_scratch(frame, CHOSEN) : cusolver::solve_scratch(frame);
+  return cuda::svd_gram_fits(frame) ? cuda::svd_gram_scratch(frame, CHOSEN, OTHER_SVD) : cusolver::solve_scratch(frame);
 }
 int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
 int run_gpu_hermitian(Frame& frame) {

@@ -73,7 +73,10 @@ NO_COMPLEX64 = (
     "native/test_solve_lapack.py",
 )
 # families of kernels whose emulation takes longest
-LONG_FAMILIES = ("svd_block", "lu_block", "cholesky_block", "eig_thread", "pos_block", "cholesky_rows", "svd_gram", "eig_block")
+LONG_FAMILIES = (
+    "svd_block", "svd_gram", "svd_refine", "lu_block", "pos_block",
+    "cholesky_block", "cholesky_rows", "eig_thread", "eig_block",
+)  # fmt: skip
 
 
 def is_repetition(item):

@@ -9,8 +9,8 @@
 
 namespace lapwing::cuda {
 
-template <class Work>
-int64_t bytes_of(Frame& frame, const ChosenEngine& engine, int64_t matrices) {
+template <class Work, class Engines>
+int64_t bytes_of(Frame& frame, const Engines& engine, int64_t matrices) {
   Frame part = frame;
   part.size[0] = matrices;
   const int64_t bytes = Work(part, engine).bytes();
@@ -18,21 +18,21 @@ int64_t bytes_of(Frame& frame, const ChosenEngine& engine, int64_t matrices) {
 }
 
 // How many matrices a part has; -1 with a message in the frame
-template <class Work>
-int64_t matrices_at_once(Frame& frame, const ChosenEngine& engine) {
+template <class Work, class Engines>
+int64_t matrices_at_once(Frame& frame, const Engines& engine) {
   const int64_t bytes = bytes_of<Work>(frame, engine, 1);
   return bytes < 0 ? -1 : matrices_per_part(frame.size[0], bytes);
 }
 
 // Bytes of one part; -1 with a message in the frame
-template <class Work>
-int64_t bytes_of_a_part(Frame& frame, const ChosenEngine& engine) {
+template <class Work, class Engines>
+int64_t bytes_of_a_part(Frame& frame, const Engines& engine) {
   const int64_t step = matrices_at_once<Work>(frame, engine);
   return step < 0 ? -1 : bytes_of<Work>(frame, engine, step);
 }
 
-template <class Work>
-int run_in_parts(Frame& frame, const ChosenEngine& engine) {
+template <class Work, class Engines>
+int run_in_parts(Frame& frame, const Engines& engine) {
   const int64_t batch = frame.size[0], step = matrices_at_once<Work>(frame, engine);
   const int64_t bytes = step < 0 ? -1 : bytes_of<Work>(frame, engine, step);
   char* block = bytes < 0 ? nullptr : scratch(frame, size_t(bytes));

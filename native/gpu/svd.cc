@@ -4,6 +4,7 @@
 
 #include "gpu/blocked_qr.h"
 #include "gpu/reduce.h"
+#include "gpu/svd_gram.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -285,10 +286,12 @@ bool svd_fits(const Frame& frame, const Properties& gpu) {
 // float32 n = 128 1.3 and 2.1, 256 3.2 and 2.6, 512 8.8 and 5.2; float64 n = 256 5.0 and 6.0; 4096 x 256 9.3 and 7.1. Eight of n = 512 in
 // float64 40 ms. Batches, 2026-11-19, here and by the Gram matrix: float32 200 of n = 100 2.4 and 2.8, 100 of 128 1.8 and 1.9, 60 of 176
 // 4.3 and 2.4, 32 of 256 4.2 and 2.3; complex64 500 of n = 64 2.1 and 2.9, 200 of 100 4.1 and 2.8. Values alone: float32 200 of n = 100 0.67
-// and 2.0, 32 of 256, which do not fit into shared memory, 3.3 and 1.4; complex64 100 of n = 128 1.0 and 2.1.
+// and 2.0, 32 of 256, which do not fit into shared memory, 3.3 and 1.4; complex64 100 of n = 128 1.0 and 2.1. In double precision the
+// limits of the Gram matrix are estimates, from the times of eigenvectors and of products.
 bool svd_pays(const Frame& frame, const Properties& gpu) {
   const Sizes at(frame);
   const bool single = frame.dtype % 2 == 0, tall = at.columns > 128 && at.length > 4 * at.columns;
+  if (!single && at.vectors && svd_gram_fits(frame)) return at.columns <= (frame.size[0] == 1 ? 128 : 80);
   if (frame.size[0] == 1) return at.columns <= (single ? 192 : 256) && !tall;
   if (single) return at.vectors ? at.columns <= (frame.dtype == F32 ? 128 : 80) : OneBlock(at, gpu).on_chip;
   return at.columns <= 256 || (at.columns <= 512 && frame.size[0] >= 4);

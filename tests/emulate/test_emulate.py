@@ -66,6 +66,8 @@ FAMILIES = {
                   {"svd_turn", "svd_bidiagonal"}, "float32"),
     "svd_gram": ("ENGINE = 'cusolver'\nsvd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 1, 70, 65))",
                  {"svd_correct"}, "float32"),
+    "svd_refine": ("ENGINE = 'cusolver'\nsvd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 1, 66, 65))",
+                   {"svd_quotients", "svd_refine"}, "float64"),
     "eig_thread": ("eig_checks.check_random(run, dtype, 3, 40)", {"eig"}, "float32"),
     "eig_block": ("eig_checks.check_random(run, dtype, 33, 1)", {"eig"}, "complex64"),
     "eig_give": ("ENGINE = 'cusolver'\n"
@@ -178,7 +180,7 @@ NOT_LAUNCHED = {"put_rows", "split"}
 # single precision alone goes by the Gram matrix; A^T A needs real matrices
 LEFT_OUT = {("mixed", "float32"), ("mixed", "complex64"),
             ("svd_gram", "float64"), ("svd_gram", "complex128"), ("lstsq_gram", "complex64"), ("lstsq_gram", "complex128"),
-            ("lu_block", "float32"), ("pos_inverse", "complex128"),
+            ("svd_refine", "float32"), ("svd_refine", "complex64"), ("lu_block", "float32"), ("pos_inverse", "complex128"),
             ("svd_deficient", "float64"), ("svd_deficient", "complex128"),
             ("two_stage", "complex64"), ("two_stage", "complex128")}  # fmt: skip
 # Kernels for some dtypes alone: single precision is widened to double and needs no scales there, real vectors become complex

@@ -104,8 +104,24 @@ def test_eigenvectors_of_the_gram_matrix(child, emulated, code):  # noqa: F811
     assert ("svd_phase" in launched) == ("deficient" in code)
 
 
+@pytest.mark.parametrize("dtype", ["f64", "c128"])
+def test_corrected_vectors_of_the_gram_matrix(child, emulated, dtype):  # noqa: F811
+    """In double precision; rotations for the matrix between the others, whose condition is too large."""
+    calls, _ = child(
+        START
+        + f"""
+ENGINE = "cusolver"
+kinds = ("random", "deficient", "tiny", "huge")
+svd_checks.check_svd(run, np.concatenate([svd_matrices(kind, {dtype}, 1, 65, 66) for kind in kinds]))
+""",
+        **emulated,
+    )
+    launched = harness.launched(calls)
+    assert launched.count("svd_refine") == launched.count("svd_lift") == 1 and "svd_turn" in launched
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "c64"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "c64", "c128"])
 def test_gram_answers(child, emulated, dtype):  # noqa: F811
     child(
         START
@@ -115,7 +131,7 @@ for kind in svd_checks.KINDS:
     check(kind, {dtype}, 70, 66)
 check("random", {dtype}, 64, 150)
 svd_checks.check_not_finite(run, {dtype}, 70, 66)
-SHIFT.update(float32=4, complex64=4)
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
 check("random", {dtype}, 65, 66)
 # from 16 matrices on other kernels find the eigenvectors, which do not run here
 for kinds in (svd_checks.KINDS[::2], svd_checks.KINDS[1::2]):

@@ -1,19 +1,27 @@
-// The SVD of float32 matrices by the eigenvectors of G = M^H M in float64: the copies in both precisions, and work on columns.
-// T is double or complex of double, Low the same in single precision. M is A, or A^H where it is wide; all is row-major.
-#include "eigh.cuh"
+// The SVD by the eigenvectors of G = M^H M in double precision: copies on the way in and out, and work on columns.
+// T is double or complex of double; the matrix itself is in single precision, or with LW_LOW 0 as T. M is A, or A^H where it is wide;
+// all is row-major.
+#include "qr_state.cuh"
 
 constexpr int THREADS = LW_THREADS;
 
-#if LW_DTYPE < 2
+#if LW_LOW
 typedef float Low;
-LW_INLINE T load_low(const float* from) { return (double)from[0]; }
-LW_INLINE void store_low(float* to, T x) { to[0] = (float)x; }
 #else
-typedef Complex<float> Low;
-LW_INLINE T load_low(const float* from) { return T{(double)from[0], (double)from[1]}; }
-LW_INLINE void store_low(float* to, T x) { to[0] = (float)x.re, to[1] = (float)x.im; }
+typedef double Low;
 #endif
-constexpr int NUMBERS = sizeof(Low) / sizeof(float);  // an element may be aligned to one number alone
+#if LW_DTYPE < 2
+LW_INLINE T load_low(const Low* from) { return (double)from[0]; }
+LW_INLINE void store_low(Low* to, T x) { to[0] = (Low)x; }
+constexpr int NUMBERS = 1;
+#else
+LW_INLINE T load_low(const Low* from) { return T{(double)from[0], (double)from[1]}; }
+LW_INLINE void store_low(Low* to, T x) { to[0] = (Low)x.re, to[1] = (Low)x.im; }
+constexpr int NUMBERS = 2;  // an element may be aligned to one number alone
+#endif
+
+// What a matrix is divided by, and its values are multiplied by
+LW_INLINE Real size_of_matrix(const int* state, i64 which) { return LW_LOW ? Real(1) : ldexp(Real(1), exponent_of(state[which])); }
 
 // The 32 x 32 tiles of `batch` matrices: f(matrix, first row, first column) for those of this block.
 template <typename F>
@@ -25,12 +33,14 @@ LW_INLINE void each_tile(i64 batch, int rows, int columns, F f) {
   }
 }
 
-// to (rows x columns) <- a, or with `turned` its adjoint; bad <- 1 where a matrix is not finite, of which zeros are read
+// to (rows x columns) <- a near 1, or with `turned` its adjoint; bad <- 1 where a matrix is not finite, of which zeros are read.
+// Matrices in single precision need no scaling, and have no state.
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
-    svd_widen(const float* a, T* to, int* bad, i64 batch, int rows, int columns, int turned) {
+    svd_widen(const Low* a, T* to, const int* state, int* bad, i64 batch, int rows, int columns, int turned) {
   T* tile = (T*)memory;  // 32 x 33
   each_tile(batch, rows, columns, [&](i64 which, int i0, int j0) {
-    const float* from = a + which * rows * columns * NUMBERS;
+    const Real by = 1 / size_of_matrix(state, which);
+    const Low* from = a + which * rows * columns * NUMBERS;
     for (int e = threadIdx.x; e < 1024; e += THREADS) {
       const int i = i0 + (turned ? e % 32 : e / 32), j = j0 + (turned ? e / 32 : e % 32);
       T x = zero();
@@ -40,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
           bad[which] = 1;
           x = zero();
         }
+        x = scale(x, by);
       }
       tile[(i - i0) * 33 + j - j0] = x;
     }
@@ -52,12 +63,12 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
   });
 }
 
-// to <- from (rows x columns), or with `turned` its adjoint, in single precision; NaN where `bad`
+// to <- from (rows x columns), or with `turned` its adjoint, in the precision of the answer; NaN where `bad`
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
-    svd_narrow(const T* from, float* to, const int* bad, i64 batch, int rows, int columns, int turned) {
+    svd_narrow(const T* from, Low* to, const int* bad, i64 batch, int rows, int columns, int turned) {
   T* tile = (T*)memory;  // 32 x 33
   each_tile(batch, rows, columns, [&](i64 which, int i0, int j0) {
-    float* out = to + which * rows * columns * NUMBERS;
+    Low* out = to + which * rows * columns * NUMBERS;
     for (int e = threadIdx.x; e < 1024; e += THREADS) {
       const int i = i0 + e / 32, j = j0 + e % 32;
       if (i < rows && j < columns) tile[e / 32 * 33 + e % 32] = from[which * rows * columns + (i64)i * columns + j];
@@ -134,16 +145,67 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_phase(T* q, const T
   }
 }
 
-// out <- the singular values in single precision, descending: each is at least the next ones. `squares`: s holds their squares,
-// ascending. NaN, and info 1, where `bad` or the eigensolver failed. A block per matrix.
+// sigma_j <- the singular value by u_j^H M v_j, with the lengths that u_j and v_j have got; r = U^H U, s = V^H V, t = U^H M V
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
-    svd_values(const double* s, float* out, int* bad, const int* status, int* info, i64 batch, int n, int squares) {
-  float* most = (float*)memory;  // THREADS
+    svd_quotients(const T* r, const T* s, const T* t, double* sigma, i64 lines, int n) {
+  for (i64 line = (i64)blockIdx.x * THREADS + threadIdx.x; line < lines; line += (i64)gridDim.x * THREADS) {
+    const i64 at = line * n + line % n;
+    const double both = real(r[at]) + real(s[at]);
+    sigma[line] = both > 0 ? 2 * real(t[at]) / both : 0;
+  }
+}
+
+// One step towards orthogonal U and V with U^H M V diagonal, of first order in what is missing (Ogita and Aishima): r <- I + F,
+// s <- I + G, of which U F and V G are the corrections. Two vectors whose product is rounding noise are not turned, whatever the
+// distance of their values. most <- the bits of the largest element of F and G as a float, for each matrix.
+extern "C" __global__ void __launch_bounds__(LW_THREADS)
+    svd_refine(T* r, T* s, const T* t, const double* sigma, const int* bad, const int* status, int* most, i64 lines, int n) {
+  for (i64 line = blockIdx.x; line < lines; line += gridDim.x) {
+    const i64 which = line / n;
+    const int i = (int)(line - which * n);
+    const double *own = sigma + which * n, mine = own[i], noise = 4 * LW_EPS * own[0];
+    double largest = status[which] ? 1 : 0;
+    for (int j = threadIdx.x; j <= i; j += THREADS) {
+      const i64 at = line * n + j, across = (which * n + j) * n + i;
+      // what is missing: F + F^H = -r and G + G^H = -s, but for the ones on the diagonal
+      const T one = from_real(Real(i == j)), of_u = subtract(one, r[at]), of_v = subtract(one, s[at]);
+      T f = scale(of_u, Real(0.5)), g = scale(of_v, Real(0.5));
+      if (i != j) {
+        const double other = own[j], gap = (other - mine) * (other + mine);
+        const T alpha = add(t[at], scale(of_u, other)), beta = add(conjugate(t[across]), scale(of_v, other));
+        if (fmax(magnitude(alpha), magnitude(beta)) > noise) {
+          f = scale(add(scale(alpha, other), scale(beta, mine)), 1 / gap);
+          g = scale(add(scale(alpha, mine), scale(beta, other)), 1 / gap);
+        }
+      }
+      if (!is_finite(f) || !is_finite(g)) {
+        f = g = zero();
+        largest = 1;
+      }
+      const T f_across = conjugate(subtract(of_u, f)), g_across = conjugate(subtract(of_v, g));
+      largest = fmax(largest, fmax(fmax(magnitude(f), magnitude(g)), fmax(magnitude(f_across), magnitude(g_across))));
+      r[across] = add(one, f_across);
+      s[across] = add(one, g_across);
+      r[at] = add(one, f);
+      s[at] = add(one, g);
+    }
+    float bound = bad[which] ? 0 : (float)fmin(largest, 1.0);
+    for (int step = 16; step > 0; step /= 2) bound = fmax(bound, shuffle_xor(bound, step));
+    if (threadIdx.x % 32 == 0 && bound > 0) atomicMax(most + which, (int)__float_as_uint(bound));
+  }
+}
+
+// out <- the singular values in the precision of the answer, descending: each is at least the next ones. `squares`: s holds their
+// squares, ascending. NaN, and info 1, where `bad` or the eigensolver failed. A block per matrix.
+extern "C" __global__ void __launch_bounds__(LW_THREADS)
+    svd_values(const double* s, Low* out, const int* state, int* bad, const int* status, int* info, i64 batch, int n, int squares) {
+  Low* most = (Low*)memory;  // THREADS
   for (i64 which = blockIdx.x; which < batch; which += gridDim.x) {
     const double* own = s + which * n;
     const int each = (n + THREADS - 1) / THREADS, first = threadIdx.x * each, end = min(first + each, n);
-    const auto value = [&](int j) { return (float)(squares ? sqrt(fmax(own[n - 1 - j], 0.0)) : own[j]); };
-    float largest = 0;
+    const double up = size_of_matrix(state, which);
+    const auto value = [&](int j) { return (Low)((squares ? sqrt(fmax(own[n - 1 - j], 0.0)) : own[j]) * up); };
+    Low largest = 0;
     for (int j = first; j < end; j++) largest = fmax(largest, value(j));
     const bool good = !bad[which] && !status[which];
     most[threadIdx.x] = largest;
@@ -152,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
     for (int t = threadIdx.x + 1; t < THREADS; t++) largest = fmax(largest, most[t]);
     for (int j = end - 1; j >= first; j--) {
       largest = fmax(largest, value(j));
-      out[which * n + j] = good ? largest : (float)not_a_number();
+      out[which * n + j] = good ? largest : (Low)not_a_number();
     }
     __syncthreads();
     if (threadIdx.x == 0) bad[which] = info[which] = !good;
