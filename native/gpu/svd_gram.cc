@@ -162,15 +162,19 @@ class Gram {
                                 at_.batch * at_.columns, int32_t(at_.columns));
   }
 
+  // b <- the columns of M V with length one, s <- what their length was
+  int unit_columns(const cublas::Dense& blas) {
+    return multiply(blas, a_, v_, b_) || queue("svd_unit", at_.batch * ((at_.columns + 31) / 32), THREADS * 8, static_cast<void*>(at(b_)),
+                                               static_cast<void*>(at(s_)), at_.batch, int32_t(at_.length), int32_t(at_.columns));
+  }
+
   // M V = U S. Columns of M V are orthogonal but for rounding errors of G, which small singular values make larger: steps of
   // Newton's method, or a QR, make them orthogonal. In the end U is in b.
   int left_vectors() {
     const cublas::Dense blas(wide_);
-    const int64_t groups = (at_.columns + 31) / 32, lines = at_.batch * at_.columns;
+    const int64_t lines = at_.batch * at_.columns;
     const auto length = int32_t(at_.length), columns = int32_t(at_.columns);
-    if (!blas.ok() || multiply(blas, a_, v_, b_) ||
-        queue("svd_unit", at_.batch * groups, THREADS * 8, static_cast<void*>(at(b_)), static_cast<void*>(at(s_)), at_.batch, length, columns))
-      return 1;
+    if (!blas.ok() || unit_columns(blas)) return 1;
     for (int step = 0; step < MOST_STEPS; step++) {
       float most = 0;
       if (fill(wide_, at(most_), 0, 4) || gram(blas, b_) ||
@@ -188,14 +192,12 @@ class Gram {
     return 0;
   }
 
-  // M V = U S, and both sides corrected until nothing is left; left_ <- for each matrix how much was
+  // M V = U S, U in b, with both sides corrected until nothing is left to correct; left_ <- for each matrix how much the last step did
   int refine() {
     const cublas::Dense blas(wide_);
-    const int64_t groups = (at_.columns + 31) / 32, lines = at_.batch * at_.columns;
-    const auto length = int32_t(at_.length), columns = int32_t(at_.columns);
-    if (!blas.ok() || multiply(blas, a_, v_, b_) ||
-        queue("svd_unit", at_.batch * groups, THREADS * 8, static_cast<void*>(at(b_)), static_cast<void*>(at(s_)), at_.batch, length, columns))
-      return 1;
+    const int64_t lines = at_.batch * at_.columns;
+    const auto columns = int32_t(at_.columns);
+    if (!blas.ok() || unit_columns(blas)) return 1;
     left_.assign(size_t(at_.batch), 1);  // so that a dry run names the other engine's kernels
     for (int step = 0; step < MOST_CORRECTIONS; step++) {
       void *r = at(r_), *g = at(g_);
