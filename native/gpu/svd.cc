@@ -75,7 +75,9 @@ struct Sizes {
 // Values alone by a bidiagonal form: a block of threads for each matrix, which is in shared memory, or beyond it in the L2 cache.
 struct OneBlock {
   explicit OneBlock(const Sizes& at, const Properties& gpu) : threads(at.columns <= 48 ? 128 : at.columns <= 128 ? 256 : 512) {
-    const int64_t vectors = (5 + threads / 32) * at.columns + 2, whole = vectors + at.columns * (at.columns | 1);
+    const auto numbers = [&] { return (5 + threads / 32) * at.columns + 2; };  // of the vectors
+    while (threads > 128 && numbers() * at.element + RESERVED > gpu.shared_per_block) threads /= 2;
+    const int64_t vectors = numbers(), whole = vectors + at.columns * (at.columns | 1);
     on_chip = whole * at.element + RESERVED <= gpu.shared_per_block;
     shared = (on_chip ? whole : vectors) * at.element;
   }

@@ -98,24 +98,22 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray 
     return x if native.direct(operation.code, code, 0, flags, a, b, x) else None
 
 
-def results_direct(
-    operation: Operation, params: Params, a: np.ndarray, b: np.ndarray | None = None
-) -> tuple[np.ndarray, ...] | None:
-    """The same for any operation with a status: its results without the status."""
+def results_direct(operation: Operation, params: Params, a: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """The same for any operation with a status, of one array or two: its results without the status."""
     dtype = a.dtype
     code = _CODE.get(dtype)
     if code is None or native is None or type(a) is not _ndarray:
         return None
-    if b is None:
+    if not rest:
         layout = _direct_layout(operation, (a.shape,), params, dtype)
-    elif type(b) is _ndarray and b.dtype is dtype:
-        layout = _direct_layout(operation, (a.shape, b.shape), params, dtype)
+    elif type(rest[0]) is _ndarray and rest[0].dtype is dtype:
+        layout = _direct_layout(operation, (a.shape, rest[0].shape), params, dtype)
     else:
         return None
     if layout is None:
         return None
     number, flags, sizes, results = layout
-    if b is None and len(results) <= 2:  # spelled out: the general form takes a tenth longer for a small determinant
+    if not rest and len(results) <= 2:  # spelled out: the general form takes a tenth longer for a small determinant
         shape, kind = results[0]
         x = _empty(shape, kind)
         if len(results) == 1:
@@ -124,8 +122,7 @@ def results_direct(
         y = _empty(shape, kind)
         return (x, y) if native.direct_sized(number, code, 0, flags, sizes, a, x, y) else None
     outputs = tuple([_empty(*result) for result in results])
-    inputs = (a,) if b is None else (a, b)
-    return outputs if native.direct_sized(number, code, 0, flags, sizes, *inputs, *outputs) else None
+    return outputs if native.direct_sized(number, code, 0, flags, sizes, a, *rest, *outputs) else None
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -50,7 +51,8 @@ class TorchRanks(StoreRanks):
         deadline = time.monotonic() + seconds
         for request in requests:
             try:
-                request.wait(timedelta(seconds=max(deadline - time.monotonic(), 1e-3)))
+                # in whole milliseconds, rounded up: gloo would round down, and end the wait before the deadline
+                request.wait(timedelta(milliseconds=max(math.ceil((deadline - time.monotonic()) * 1e3), 1)))
             except RuntimeError:
                 if time.monotonic() < deadline:
                     raise
