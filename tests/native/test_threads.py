@@ -1,0 +1,36 @@
+"""The pool of threads of the CPU core."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TASKS = Path("/proc/self/task")
+
+_CALLS = """
+import os, time
+import numpy as np
+import lapwing as lw
+
+a = np.eye(64, dtype=np.float32) + np.zeros((512, 1, 1), np.float32)
+for nap in (0, 1e-3, 5e-2, 0):
+    time.sleep(nap)
+    assert (lw.cholesky(a) == a).all()
+    # a thread that has not run yet takes its cores back when it does
+    time.sleep(1e-2)
+usual = os.sched_getaffinity(0)
+threads = [int(task) for task in os.listdir("/proc/self/task")]
+away = [task for task in threads if os.sched_getaffinity(task) != usual]
+print(len(threads), away)
+"""
+
+
+@pytest.mark.skipif(not TASKS.is_dir() or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two cores")
+def test_threads_keep_the_cores_of_their_process():
+    """One that was woken away from its waker's core has all its cores back after the call."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", _CALLS], env=environment, capture_output=True, text=True, check=True)
+    count, away = done.stdout.split(maxsplit=1)
+    assert int(count) > 1 and away.strip() == "[]"
