@@ -186,10 +186,12 @@ class Pool {
         if (another) continue;
         asleep_++;
         self.asleep = true;
-        wake_.wait(hold, wanted);
+        while (!wanted()) {
+          wake_.wait(hold);
+          self.come_back();
+        }
         self.asleep = false;
         asleep_--;
-        self.come_back();
       }
       Job& job = *job_;
       job.helpers--;
