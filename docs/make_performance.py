@@ -340,7 +340,7 @@ def gesvda_table(rows: list[dict[str, Any]]) -> str:
             continue
         n, batch = row["n"], row["batch"]
         engine = planner.plan_on(Problem(row["op"], row["dtype"], batch, n, "cuda", columns=n), GPU).engine
-        if row[engine] > 2 * row["auto"]:  # an engine that is chosen for what it learned after this measurement
+        if row[engine] > 2 * row["auto"]:  # chosen today for a method that is newer than this measurement
             engine = "batched"
         own, other = min(row["auto"], row[engine]), row["gesvda"]
         times = f"{short(own)} | {short(other)} | {other / own:.2f}x"

@@ -82,20 +82,20 @@ bool in_virtual_machine() {
 }
 
 // A thread of the pool, as seen by the one that wakes it. In a virtual machine Linux does not count a core as idle once its host has
-// taken it away, which is soon after it fell idle: the thread that wakes stands in line behind its waker, on one core, for
-// milliseconds. So the waker forbids it that core, and the thread takes its own cores back when it runs. Two jobs of 1 ms
-// after a pause of 10 ms took 1.94 ms on two threads, with outliers of 6, and take 1.03 (KVM, Linux 6.18, 2026-11-19).
+// taken it away, which is soon after it fell idle. A thread then often wakes on its waker's core, nearly always if it fell asleep there,
+// and stands in line behind it for milliseconds. So the waker forbids it that core, and the thread takes its own cores back when it runs.
+// Two jobs of 0.47 ms after a pause of 10 ms took 0.97 ms on two threads, at times 5.9, and take 0.52 (KVM, Linux 6.18, 2026-11-19).
 class Sleeper {
  public:
   Sleeper* next = nullptr;  // in the pool's list
-  bool asleep = false;
+  int core = -1;            // where it fell asleep; -1 while it is awake
 
   Sleeper() : thread_(pid_t(syscall(SYS_gettid))) {}
 
-  void keep_off(int core) {
+  void keep_off(int busy) {
     if (!away_ && sched_getaffinity(thread_, sizeof usual_, &usual_)) return;
     cpu_set_t others = usual_;
-    if (core >= 0 && core < CPU_SETSIZE) CPU_CLR(core, &others);
+    CPU_CLR(busy, &others);
     if (CPU_COUNT(&others) && !sched_setaffinity(thread_, sizeof others, &others)) away_ = true;
   }
 
@@ -124,12 +124,9 @@ class Pool {
       job_ = &job;
       jobs_.fetch_add(1, std::memory_order_release);
       asleep = asleep_ > 0;
-      if (asleep && in_virtual_machine_) {
-        const int core = sched_getcpu();
-        int wanted = helpers;
-        for (Sleeper* one = sleepers_; one && wanted > 0; one = one->next)
-          if (one->asleep) one->keep_off(core), wanted--;
-      }
+      const int core = asleep && in_virtual_machine_ ? sched_getcpu() : -1;
+      for (Sleeper* one = core < 0 ? nullptr : sleepers_; one; one = one->next)
+        if (one->core == core || (one->core >= 0 && helpers <= FEW)) one->keep_off(core);
     }
     if (asleep) wake_.notify_all();
     sharing = true;
@@ -185,12 +182,12 @@ class Pool {
         hold.lock();
         if (another) continue;
         asleep_++;
-        self.asleep = true;
         while (!wanted()) {
+          self.core = sched_getcpu();
           wake_.wait(hold);
+          self.core = -1;
           self.come_back();
         }
-        self.asleep = false;
         asleep_--;
       }
       Job& job = *job_;
@@ -211,6 +208,7 @@ class Pool {
   std::atomic<int> active_{0};
   int size_ = 0, asleep_ = 0;
   Sleeper* sleepers_ = nullptr;  // all threads, awake ones too
+  static constexpr int FEW = 3;  // that are all kept off the core of their waker, at 2 to 3 us each
   const bool in_virtual_machine_ = in_virtual_machine();
 };
 
