@@ -284,18 +284,21 @@ bool svd_fits(const Frame& frame, const Properties& gpu) {
   return BlockedQr::fits(frame.dtype, at.length, gpu) && choose(at, gpu).width > 0;
 }
 
-// Against the vendor's solver, or in single precision the Gram matrix (svd_gram.cc). H200, 2026-11-16, one matrix in ms, here and there:
-// float32 n = 128 1.3 and 2.1, 256 3.2 and 2.6, 512 8.8 and 5.2; float64 n = 256 5.0 and 6.0; 4096 x 256 9.3 and 7.1. Eight of n = 512 in
-// float64 40 ms. Batches, 2026-11-19, here and by the Gram matrix: float32 200 of n = 100 2.4 and 2.8, 100 of 128 1.8 and 1.9, 60 of 176
-// 4.3 and 2.4, 32 of 256 4.2 and 2.3; complex64 500 of n = 64 2.1 and 2.9, 200 of 100 4.1 and 2.8. Values alone: float32 200 of n = 100 0.67
-// and 2.0, 32 of 256, which do not fit into shared memory, 3.3 and 1.4; complex64 100 of n = 128 1.0 and 2.1. In double precision the
-// limits of the Gram matrix are estimates, from the times of eigenvectors and of products.
+// Against the vendor's solver, or the Gram matrix (svd_gram.cc). H200, 2026-11-16, one matrix in ms, here and there: float32 n = 128 1.3
+// and 2.1, 256 3.2 and 2.6, 512 8.8 and 5.2; 4096 x 256 in float64 9.3 and 7.1. Batches, 2026-11-19, here and by the Gram matrix: float32
+// 200 of n = 100 2.3 and 2.6, 100 of 128 1.9 and 1.9, 60 of 176 4.3 and 2.0, 32 of 256 4.0 and 1.9; complex64 400 of n = 64 1.9 and 2.4,
+// 200 of 100 4.1 and 2.8; float64 400 of 64 2.1 and 2.2, 300 of 80 3.8 and 2.9, 100 of 128 4.6 and 2.2, one of 100 1.8 and 1.5; complex128
+// 400 of 64 4.3 and 2.6, one of 64 1.1 and 1.0. Values alone: float32 200 of n = 100 0.67 and 2.0, 32 of 256, which do not fit into shared
+// memory, 3.3 and 1.4; complex64 100 of n = 128 1.0 and 2.1; float64, where the Gram matrix takes as long as with vectors, 60 of 176 1.7
+// and 2.5, 32 of 256 4.5 and 2.4, one of 256 4.1 and 1.6; complex128 60 of 176 2.8 and about 4, 32 of 256 6.7 and 3.4. The eigenvectors
+// of n = 48 to 149 take half of that time since, which moved the limit of float32 from 128 down; that was not measured.
 bool svd_pays(const Frame& frame, const Properties& gpu) {
+  constexpr int64_t WITH_VECTORS = 64, VALUES_ALONE = 192;
   const Sizes at(frame);
   const bool single = frame.dtype % 2 == 0, tall = at.columns > 128 && at.length > 4 * at.columns;
-  if (!single && at.vectors && svd_gram_fits(frame)) return at.columns <= (frame.size[0] == 1 ? 128 : 80);
+  if (!single && svd_gram_fits(frame)) return at.vectors ? at.columns <= WITH_VECTORS && frame.dtype == F64 : at.columns <= VALUES_ALONE;
   if (frame.size[0] == 1) return at.columns <= (single ? 192 : 256) && !tall;
-  if (single) return at.vectors ? at.columns <= (frame.dtype == F32 ? 128 : 80) : OneBlock(at, gpu).on_chip;
+  if (single) return at.vectors ? at.columns <= (frame.dtype == F32 ? 112 : 80) : OneBlock(at, gpu).on_chip;
   return at.columns <= 256 || (at.columns <= 512 && frame.size[0] >= 4);
 }
 

@@ -6,6 +6,7 @@
 
 #include "gpu/blocked_qr.h"
 #include "gpu/cublas_dense.h"
+#include "gpu/dry.h"
 #include "gpu/parts.h"
 #include "gpu/vendor.h"
 
@@ -29,11 +30,12 @@ constexpr int MOST_CORRECTIONS = 3;
 struct Sizes {
   explicit Sizes(const Frame& frame)
       : batch(frame.size[0]), m(frame.size[1]), n(frame.size[2]), length(std::max(m, n)), columns(std::min(m, n)),
-        dtype(frame.dtype | 1), element(int64_t(size_of(dtype))), vectors(frame.op == SVD), refined(dtype == frame.dtype) {}
+        dtype(frame.dtype | 1), element(int64_t(size_of(dtype))), wanted(frame.op == SVD), refined(dtype == frame.dtype),
+        vectors(wanted || refined) {}
   int64_t batch, m, n, length, columns;
   int32_t dtype;  // of what is computed with
   int64_t element;
-  bool vectors, refined;
+  bool wanted, refined, vectors;  // whether vectors are asked for, corrected, computed: in double precision values follow from them
   bool wide() const { return m < n; }
   int64_t long_bytes() const { return batch * length * columns * element; }
   int64_t square_bytes() const { return batch * columns * columns * element; }
@@ -198,7 +200,7 @@ class Gram {
     const int64_t lines = at_.batch * at_.columns;
     const auto columns = int32_t(at_.columns);
     if (!blas.ok() || unit_columns(blas)) return 1;
-    left_.assign(size_t(at_.batch), 1);  // so that a dry run names the other engine's kernels
+    left_.assign(size_t(at_.batch), 1);
     for (int step = 0; step < MOST_CORRECTIONS; step++) {
       void *r = at(r_), *g = at(g_);
       const void* t = at(t_);
@@ -218,6 +220,7 @@ class Gram {
       const auto goes_on = [](float left) { return left > REFINED && left < HOPELESS; };
       if (std::none_of(left_.begin(), left_.end(), goes_on)) break;
     }
+    if (Dry::current()) left_.assign(size_t(at_.batch), 1);  // names the other engine's kernels too
     return 0;
   }
 
@@ -244,13 +247,13 @@ class Gram {
 
   // A = U S V^H, or where A is wide, V S U^H
   int give() {
-    const int place = at_.vectors ? 2 : 1;
+    const int place = at_.wanted ? 2 : 1;
     const auto columns = int32_t(at_.columns);
     if (queue("svd_values", at_.batch, THREADS * 8, static_cast<const void*>(at(at_.vectors ? s_ : w_)), frame_.buffer[place],
-              state(), integers(bad_), static_cast<const int32_t*>(integers(status_)), static_cast<int32_t*>(frame_.buffer[at_.vectors ? 4 : 2]),
+              state(), integers(bad_), static_cast<const int32_t*>(integers(status_)), static_cast<int32_t*>(frame_.buffer[at_.wanted ? 4 : 2]),
               at_.batch, columns, int32_t(!at_.vectors)))
       return 1;
-    if (!at_.vectors) return 0;
+    if (!at_.wanted) return 0;
     void *u = frame_.buffer[1], *vh = frame_.buffer[3];
     return narrow(b_, at_.wide() ? vh : u, at_.length, at_.columns, at_.wide()) ||
            narrow(v_, at_.wide() ? u : vh, at_.columns, at_.columns, !at_.wide());
@@ -275,8 +278,8 @@ int check_libraries(Frame& frame) {
 
 bool svd_gram_fits(const Frame& frame) {
   const Sizes at(frame);
-  if (at.columns < LEAST || at.length >= int64_t(1) << 30 || (at.vectors && frame.size[3] && at.m != at.n)) return false;
-  return !at.refined || (at.vectors && at.length <= 2 * at.columns && at.columns <= LARGEST_REFINED);
+  if (at.columns < LEAST || at.length >= int64_t(1) << 30 || (at.wanted && frame.size[3] && at.m != at.n)) return false;
+  return !at.refined || (at.length <= 2 * at.columns && at.columns <= LARGEST_REFINED);
 }
 
 int64_t svd_gram_scratch(Frame& frame, const ChosenEngine& engine, const ChosenEngine& other) {

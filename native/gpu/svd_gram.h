@@ -1,8 +1,8 @@
 // SVD by the eigenvectors of M^H M in double precision. The host waits for the device.
 //
 // For float32 and complex64 matrices, and their values alone: the rounding errors are far below theirs even when squared. For float64 and
-// complex128 vectors on both sides are corrected once or twice. That mends what the squares cost up to condition numbers of about 1e6;
-// `other` decomposes the matrices beyond.
+// complex128, values alone too, vectors on both sides are corrected up to three times. That mends what the squares cost up to condition
+// numbers of about 1e6; `other` decomposes the matrices beyond.
 #pragma once
 #include "frame.h"
 #include "gpu/rest.h"

@@ -18,6 +18,7 @@ KINDS = (
     "huge",
     "graded",
     "equal",
+    "condition 1e4",
     "zero",
     "ones",
     "identity",
@@ -53,6 +54,9 @@ def svd_matrices(kind, dtype, batch, m, n):
         q = np.linalg.qr(a if m >= n else adjoint(a))[0]
         q[..., :2] *= 3
         a = (q if m >= n else adjoint(q)).astype(dtype)
+    if kind == "condition 1e4":  # small values, whose vectors a Gram matrix gets least right, beside ordinary ones
+        u, _, vh = np.linalg.svd(a, full_matrices=False)
+        a = (u * 10.0 ** np.linspace(0, -4, min(m, n))) @ vh
     if kind == "zero":
         a[...] = 0
     if kind == "identity":

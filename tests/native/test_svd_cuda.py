@@ -1,4 +1,4 @@
-"""The SVD on a GPU by blocks of columns, and in single precision by the Gram matrix: the checks of svd_checks.py."""
+"""The SVD on a GPU by blocks of columns, and by the Gram matrix: the checks of svd_checks.py."""
 
 import pytest
 
@@ -35,9 +35,17 @@ def test_failures_and_small_values(dtype):
     check_low_rank(run, dtype, 130)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gram(dtype, kind):
     gram = runner("cusolver")
     check_svd(gram, svd_matrices(kind, dtype, 2, 150, 100))
-    check_svd(gram, svd_matrices(kind, dtype, 1, 64, 300))
+    check_svd(gram, svd_matrices(kind, dtype, 1, 64, 300 if dtype in ("float32", "complex64") else 120))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gram_of_many(dtype):
+    """Among many random matrices some are ill-conditioned."""
+    gram = runner("cusolver")
+    check_svd(gram, svd_matrices("random", dtype, 200, 100, 100))
+    check_svd(gram, svd_matrices("random", dtype, 2, 500, 500))

@@ -156,14 +156,15 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
 }
 
 // One step towards orthogonal U and V with U^H M V diagonal, of first order in what is missing (Ogita and Aishima): r <- I + F,
-// s <- I + G, of which U F and V G are the corrections. Two vectors whose product is rounding noise are not turned, whatever the
-// distance of their values. most <- the bits of the largest element of F and G as a float, for each matrix.
+// s <- I + G, of which U F and V G are the corrections. Two vectors are not turned, but made orthogonal, each by half of what is missing,
+// where that leaves no more than rounding noise in U^H M V. most <- the bits of the largest element of F and G as a float, for each
+// matrix.
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
     svd_refine(T* r, T* s, const T* t, const double* sigma, const int* bad, const int* status, int* most, i64 lines, int n) {
   for (i64 line = blockIdx.x; line < lines; line += gridDim.x) {
     const i64 which = line / n;
     const int i = (int)(line - which * n);
-    const double *own = sigma + which * n, mine = own[i], noise = 4 * LW_EPS * own[0];
+    const double *own = sigma + which * n, mine = own[i], noise = fmax(4.0, sqrt((double)n)) * LW_EPS * own[0];
     double largest = status[which] ? 1 : 0;
     for (int j = threadIdx.x; j <= i; j += THREADS) {
       const i64 at = line * n + j, across = (which * n + j) * n + i;
@@ -173,7 +174,10 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
       if (i != j) {
         const double other = own[j], gap = (other - mine) * (other + mine);
         const T alpha = add(t[at], scale(of_u, other)), beta = add(conjugate(t[across]), scale(of_v, other));
-        if (fmax(magnitude(alpha), magnitude(beta)) > noise) {
+        // (U^H M V)_ij and the conjugate of (U^H M V)_ji with the halves that f and g are by now
+        const T rest = add(t[at], add(scale(f, other), scale(g, mine)));
+        const T rest_across = add(conjugate(t[across]), add(scale(f, mine), scale(g, other)));
+        if (fmax(magnitude(rest), magnitude(rest_across)) > noise) {
           f = scale(add(scale(alpha, other), scale(beta, mine)), 1 / gap);
           g = scale(add(scale(alpha, mine), scale(beta, other)), 1 / gap);
         }
