@@ -13,7 +13,11 @@ namespace lapwing::cuda {
 namespace {
 
 constexpr int64_t RESERVED = 16 * 1024;   // of a block's shared memory, for what solve_lanes.cu declares itself and the driver
-constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most
+constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most, with one row to a lane or
+// two rows, as far as registers suffice. H200, 2026-11-19, ms, against a block for each matrix: float32 n = 33 (20000) 0.160 / 0.402, 48
+// (5000) 0.080 / 0.141, 52 (4500) 0.095 / 0.158, 64 (4000) 0.169 / 0.178; float64 33 0.325 / 0.562, 40 (8000) 0.247 / 0.250; complex64
+// 33 0.497 / 0.753, 40 0.382 / 0.345. LU: float32 33 0.271 / 0.465, 52 0.176 / 0.222, 60 (4000) 0.257 / 0.243; float64 40 0.297 / 0.309.
+constexpr int64_t MAX_TWO_ROWS[] = {52, 40, 0, 0};
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
 constexpr int64_t MAX_SVD = 32;           // a column is in the registers of a lane
 constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
@@ -135,7 +139,13 @@ Shape lanes_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   int rows = small && element < 16 ? 2 : 1;
   shape.threads = element == 16 ? 64 : 128;
   shape.resident = element == 16 ? 4 : element == 4 ? (small ? 6 : 8) : inverse && !small ? 3 : 5;
-  if (columns) {
+  if (n > MAX_LANES_N) {
+    constexpr int64_t REGISTERS = 16 * 1024, OTHERS = 60;  // of a scheduler, of which there are four; of a thread, beside its rows
+    rows = 2;
+    if (element > 4) shape.threads = 64;
+    const int64_t warps = REGISTERS / (32 * (2 * n * element / 4 + OTHERS));  // of a scheduler
+    shape.resident = int(4 * warps / (shape.threads / 32));
+  } else if (columns) {
     rows = 1;  // columns of a lane's own are read best by many lanes side by side
   } else if (plan.factor == HERMITIAN_FACTOR && element == 4) {
     rows = 4, shape.threads = 64, shape.resident = inverse ? 4 : 5;
@@ -152,6 +162,12 @@ Shape lanes_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   const int64_t bytes = staged(n * element, n) + (shape.together ? staged(n * shape.together * element, 1) : 0);
   shape.shared = size_t(bytes * shape.matrices);
   return shape;
+}
+
+// Whether a warp holds a matrix above 32 x 32 in registers. There is no room for more right-hand sides, or an inverse, beside it.
+bool is_two_rows(const Frame& frame, const Plan& plan, int64_t n, int64_t k, const Properties& gpu) {
+  if (n <= MAX_LANES_N || n > MAX_TWO_ROWS[frame.dtype] || plan.factor != GENERAL_FACTOR || plan.give == GIVE_INVERSE) return false;
+  return (plan.give != GIVE_X || k == 1) && int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
 }
 
 // A row of a matrix of a block in shared memory: block.cuh.
@@ -428,6 +444,7 @@ bool fits_kernel(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n)) return true;
   if (n <= MAX_LANES_N) return int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
+  if (is_two_rows(frame, plan, n, k, gpu)) return true;
   if (is_triangle(frame, plan, n, k, gpu) || is_packed_inverse(frame, plan, n, gpu) || is_by_columns(frame, plan, n, gpu)) return true;
   // An inverse without room for a second block is faster by panels: n = 128 in 1.13 ms instead of 1.49. With room it is not: n = 100
   // by panels in 1.67 ms instead of 1.28.
@@ -497,8 +514,9 @@ bool solve_pays(const Frame& frame, const Properties& gpu) {
 
 bool solve_keeps(const Frame& frame, const Properties& gpu) {
   const Plan plan = plan_of(frame);
-  const int64_t n = frame.size[1];
-  return n > MAX_LANES_N && plan.factor == GENERAL_FACTOR && fits_kernel(frame, gpu) && !is_by_columns(frame, plan, n, gpu);
+  const int64_t n = frame.size[1], k = frame.size[2];
+  if (plan.factor != GENERAL_FACTOR || is_thread(frame, plan, n) || !fits_kernel(frame, gpu)) return false;
+  return n <= MAX_LANES_N ? k > 0 && k <= FEW : !is_by_columns(frame, plan, n, gpu);
 }
 
 int solve_batched(Frame& frame) {
@@ -509,21 +527,21 @@ int solve_batched(Frame& frame) {
   if (is_svd(frame)) return is_small_svd(frame) ? launch_svd(frame) : svd_by_rotations(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
-  const std::string order = " -DLW_N=" + std::to_string(n);
+  const std::string keep = frame.op == SOLVE && plan.factor == GENERAL_FACTOR && frame.buffer[4] ? " -DLW_KEEP=1" : "";
+  const std::string order = " -DLW_N=" + std::to_string(n) + keep;
   if (is_thread(frame, plan, n))
     return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k), order);
-  if (n <= MAX_LANES_N)
+  const Properties* gpu = n > MAX_LANES_N ? properties(frame) : nullptr;
+  if (n > MAX_LANES_N && !gpu) return 1;
+  if (!gpu || is_two_rows(frame, plan, n, k, *gpu))
     return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k), order);
-  const Properties* gpu = properties(frame);
-  if (!gpu) return 1;
   if (!fits_kernel(frame, *gpu)) return blocked(frame);
   if (is_by_columns(frame, plan, n, *gpu)) return launch_columns(frame, plan, columns_shape(frame, n, *gpu));
   if (is_triangle(frame, plan, n, k, *gpu)) return launch_pos(frame, plan, pos_shape(frame.dtype, n, k, *gpu));
   if (is_packed_inverse(frame, plan, n, *gpu)) return launch_pos_inverse(frame, plan, pos_inverse_shape(frame.dtype, n, *gpu));
   const Shape shape = block_shape(frame, plan, n, k, *gpu);
   char own[64];
-  std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d%s", shape.rows, shape.few, shape.ahead,
-                frame.op == SOLVE && frame.buffer[4] ? " -DLW_KEEP=1" : "");
+  std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d%s", shape.rows, shape.few, shape.ahead, keep.c_str());
   return launch_solve(frame, "solve_block.cu", "solve_block", plan, shape, own);
 }
 

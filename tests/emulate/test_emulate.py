@@ -44,7 +44,11 @@ FAMILIES = {
     "triangle": ("check(dtype, 2, 37, 'cusolver', True)", {"transpose_in", "check_diagonal", "finish"}, "complex128"),
     "solve_thread": ("solve_checks.test_solve(run, dtype, 3, 1)", {"solve_thread"}, "complex64"),
     "solve_lanes": ("solve_checks.test_solve(run, dtype, 12, 3)", {"solve_lanes"}, "float64"),
-    "solve_block": ("solve_checks.test_solve(run, dtype, 40, 5)", {"solve_block"}, "float64"),
+    "solve_two_rows": (
+        "n = 32 if 'complex' in dtype else 35\nsolve_checks.test_solve(run, dtype, n, 1)\n"
+        "solve_checks.test_lu(run, dtype, n)", {"solve_lanes"}, "float64"),
+    "solve_block": ("solve_checks.test_solve(run, dtype, 40, 5)\nsolve_checks.test_slogdet(run, dtype, 35)",
+                    {"solve_block"}, "float64"),
     "pos_block": ("n = 100 if dtype == 'complex128' else 130\nsolve_checks.test_solve_positive(run, dtype, 0, n, 1)",
                   {"pos_block"}, "float32"),
     "lu_block": ("solve_checks.test_solve(run, dtype, 130, 2)", {"lu_block"}, "complex64"),
@@ -57,8 +61,11 @@ FAMILIES = {
     "qr_panel": (
         "qr_checks.check_qr(run, qr_checks.matrices('random', dtype, 2, 270, 40))",
         {"qr_panel", "qr_take"}, "float32"),
-    "lstsq_block": ("qr_checks.check_lstsq(run, qr_checks.matrices('deficient', dtype, 2, 50, 12),"
+    "lstsq_block": ("qr_checks.check_lstsq(run, qr_checks.matrices('deficient', dtype, 2, 50, 18),"
                     " qr_checks.random(np.random.default_rng(1), dtype, 2, 50, 2))", {"lstsq_block"}, "complex64"),
+    "lstsq_small": ("for m, n, k in ((16, 4, 1), (13, 5, 2)):\n"
+                    "    qr_checks.check_lstsq(run, qr_checks.matrices('deficient', dtype, 37, m, n),"
+                    " qr_checks.random(np.random.default_rng(1), dtype, 37, m, k))", {"lstsq_small"}, "complex64"),
     "lstsq_gram": ("qr_checks.check_lstsq(run, qr_checks.matrices('random', dtype, 2, 80, 20),"
                    " qr_checks.random(np.random.default_rng(1), dtype, 2, 80, 2))", {"lstsq_gram"}, "float64"),
     "svd_lanes": ("solve_checks.test_svd(run, dtype, 6, 6, 1)", {"svd_lanes"}, "float64"),
@@ -66,7 +73,7 @@ FAMILIES = {
                   {"svd_turn", "svd_bidiagonal"}, "float32"),
     "svd_gram": ("ENGINE = 'cusolver'\nsvd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 1, 70, 65))",
                  {"svd_correct"}, "float32"),
-    "svd_refine": ("ENGINE = 'cusolver'\nsvd_checks.check_svd(run, svd_checks.svd_matrices('random', dtype, 1, 66, 65))",
+    "svd_refine": ("ENGINE = 'cusolver'\nsvd_checks.check_svd(run, svd_checks.svd_matrices('condition 1e4', dtype, 1, 66, 65))",
                    {"svd_quotients", "svd_refine"}, "float64"),
     "eig_thread": ("eig_checks.check_random(run, dtype, 3, 40)", {"eig"}, "float32"),
     "eig_block": ("eig_checks.check_random(run, dtype, 33, 1)", {"eig"}, "complex64"),

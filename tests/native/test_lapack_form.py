@@ -119,17 +119,22 @@ def solve(dtype, batch, n, k):
         assert np.abs((np.tril(lu[m], -1) + np.eye(n)) @ np.triu(lu[m]) - moved).max() <= limit
     return True
 
-for batch, n, k in ((3, 33, 1), (1, 65, 7), (2, 40, 40)):
+for batch, n, k in ((3, 33, 1), (1, 65, 7), (2, 40, 40), (9, 12, 3), (5, 32, 1)):
     assert solve("float32", batch, n, k)
-arrays = np.full((1, 40, 40), np.nan, np.float32), np.ones((1, 40, 1), np.float32)
-outputs = [np.zeros((1, 40, *rest), kind) for *rest, kind in ((1, np.float32), (np.int32,), (40, np.float32), (np.int32,))]
-memory = [Memory(x.nbytes) for x in (*arrays, *outputs)]
-for place, x in zip(memory, arrays):
-    place.array(x.shape, x.dtype)[...] = x
-assert native.solve_keeping(OPS["solve"], 0, CUDA, 0, 0, 0, 0, (1, 40, 1), 0, Scratch(0), *[place.address for place in memory])
-pivots = memory[5].array((1, 40), np.int32)  # NaN pivots leave an order of rows all the same
-assert (pivots >= np.arange(1, 41)).all() and (pivots <= 40).all()
-assert not solve("float32", 3, 32, 1) and not solve("float64", 2, 2000, 1)
+assert solve("float64", 3, 35, 1)
+for n in (40, 70):
+    arrays = np.full((1, n, n), np.nan, np.float32), np.ones((1, n, 1), np.float32)
+    kinds = (1, np.float32), (np.int32,), (n, np.float32), (np.int32,)
+    outputs = [np.zeros((1, n, *rest), kind) for *rest, kind in kinds]
+    memory = [Memory(x.nbytes) for x in (*arrays, *outputs)]
+    for place, x in zip(memory, arrays):
+        place.array(x.shape, x.dtype)[...] = x
+    call = (OPS["solve"], 0, CUDA, 0, 0, 0, 0, (1, n, 1), 0, Scratch(0))
+    assert native.solve_keeping(*call, *[place.address for place in memory])
+    pivots = memory[5].array((1, n), np.int32)  # NaN pivots leave an order of rows all the same
+    assert (pivots >= np.arange(1, n + 1)).all() and (pivots <= n).all()
+for sizes in ((3, 5, 1), (3, 32, 5), (3, 32, 0), (2, 2000, 1)):
+    assert not solve("float32", *sizes)
 """
     calls, _ = child(code, **emulated)
-    assert set(harness.launched(calls)) == {"solve_block"}
+    assert set(harness.launched(calls)) == {"solve_lanes", "solve_block"}

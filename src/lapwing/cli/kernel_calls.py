@@ -27,7 +27,8 @@ _SMALL, _LARGE = range(1, 129), (200, 256, 512, 1024, 4096, 20_000)
 _BATCHES, _EIGH_BATCHES, _LARGE_BATCHES = (1, 100, 10_000), (1, 1000, 2000, 4000, 10_000), (1, 100)
 _TALL = 100_000  # rows of a matrix that is taken in passes over them
 _WIDEST_LSTSQ = 4096  # a column of complex128 must fit the shared memory of every GPU
-# Kernels up to n = 32 are compiled for their order, larger ones for its alignment and for how many fit on a multiprocessor.
+# Kernels up to n = 32, and some up to 52, are compiled for their order, larger ones for its alignment and for how many fit on a
+# multiprocessor.
 # Derivatives and rarer choices are in a pack for these orders alone.
 _ROUND = {*range(1, 17), 20, 24, 28, *range(32, 129, 8), *_LARGE}
 

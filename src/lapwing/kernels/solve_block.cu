@@ -1,5 +1,5 @@
-// Systems, inverses, LU and determinants of many matrices above 32 x 32: a block of threads for each, the matrix E in shared
-// memory.
+// Systems, inverses, LU and determinants of many matrices above 32 x 32, but for those that solve_lanes.cu takes: a block of threads
+// for each, the matrix E in shared memory.
 //
 // One warp factors a panel of NB columns in registers, RT rows to a lane; all threads then update the rest of the matrix by
 // rank NB. With LW_AHEAD the next panel is updated first and factored while the other warps update the rest. With LW_FEW each
@@ -139,6 +139,7 @@ LW_INLINE void factor_panel(Shared& s, int j0, State* state) {
     displaced = moves ? vacant[__popc(movers & before)] : 0;
     if (lane < width) s.target[lane] = displaced;
   }
+  if (LW_FACTOR == 1) sync_warp();  // lanes without a row of their own have read the last one
 #pragma unroll
   for (int r = 0; r < RT; r++) {
     const int i = j0 + lane + 32 * r;

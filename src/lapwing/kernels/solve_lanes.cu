@@ -1,5 +1,5 @@
-// Systems, inverses, LU and determinants of many matrices up to 32 x 32: LW_LANES lanes per matrix, and several matrices per
-// warp.
+// Systems, inverses, LU and determinants of many matrices up to 32 x 32, and somewhat larger ones where registers suffice:
+// LW_LANES lanes per matrix, and several matrices per warp.
 //
 // Lane r holds the rows r, r + LANES, r + 2 LANES, ... in registers. What is broadcast through shared memory then serves
 // several rows of several matrices at once, and it is that traffic which costs the time. With LW_K > 0 that many right-hand
@@ -7,6 +7,10 @@
 // sides and for the inverse. A matrix is read whole before anything of it is written, and so is a column, so outputs may be
 // inputs. Compiled for the exact LW_N = n.
 #include "solve.cuh"
+
+#ifndef LW_KEEP  // whether a solution also leaves its factors behind, as LAPACK has them
+#define LW_KEEP 0
+#endif
 
 constexpr int N = LW_N;
 constexpr int K = LW_K;
@@ -32,7 +36,7 @@ struct Row {
 };
 typedef T Elements[R][K > 0 ? K : 1];
 
-// P A = L U for few right-hand sides: they are eliminated along, and L is kept nowhere.
+// P A = L U for few right-hand sides: they are eliminated along, and L is kept only for LW_KEEP.
 constexpr bool FUSED = LW_FACTOR == 2 && LW_GIVE == 0 && K > 0;
 constexpr int LINE = R * LANES + (FUSED ? (K + VEC - 1) / VEC * VEC : 0);  // elements of what is published of a column or row
 
@@ -116,7 +120,7 @@ LW_INLINE int factor_general(Row& row, Elements& x, int* order, int r, T* lines,
       bool active = row.place[s] == N;
       if (row.place[s] == j) row.pivot[s] = d, row.inverse[s] = q;
       l[s] = divide(row.e[s][j], d, q, small);
-      if (!FUSED) row.e[s][j] = select(active, l[s], row.e[s][j]);
+      if (!FUSED || LW_KEEP) row.e[s][j] = select(active, l[s], row.e[s][j]);
       l[s] = select(active, l[s], zero());
 #pragma unroll
       for (int i = 0; i < K; i++)
@@ -393,6 +397,25 @@ LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order,
       if (r + LANES * t < N) *element(matrix, i, r + LANES * t) = select(failed, nan_element(), b.x[t][i]);
 }
 
+// ---- factors as LAPACK has them ----------------------------------------------------------------------------------
+
+// The matrices of a block, L U with every row in its place, in column-major memory.
+LW_INLINE void store_columns(const char* matrices, T* lu, int count) {
+  for (unsigned e = threadIdx.x; e < unsigned(count * N * N); e += LW_THREADS) {
+    const unsigned place = e % (N * N);
+    store_element(lu + e, *element((char*)matrices + e / (N * N) * Rows::MATRIX, place % N, place / N));
+  }
+}
+
+// The exchanges of rows whose product is `order`: see lapack_form.cu.
+LW_INLINE void store_exchanges(const int* order, int* pivots, int r) {
+  for (int i = r; i < N; i += LANES) {
+    int at = order[i];
+    for (int steps = 0; at < i && steps < N; steps++) at = order[at];
+    pivots[i] = at + 1;
+  }
+}
+
 // ---- the determinant ---------------------------------------------------------------------------------------------
 
 LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside, bool failed, T* to, Real* logabs_to) {
@@ -454,7 +477,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
     commit_copies();
     if (LW_FACTOR == 0 && LW_ROWS) {
       for (int i = r; i < N; i += LANES) {
-        unsigned from = inside ? call.rows[(first + g) * N + i] : 0;
+        unsigned from = inside ? call.rows[(first + g) * N + i] : i;
         order[i] = from < N ? from : 0;
       }
     }
@@ -498,7 +521,12 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
         for (int c = 0; c < K; c++)
           if (i < N) side[to * K + c] = select(bad != 0, nan_element(), x[s][c]);
       }
+      if (LW_KEEP) {
+        write_rows(row, matrix, r);
+        if (inside) store_exchanges(order, call.rows + (first + g) * N, r);
+      }
       __syncthreads();
+      if (LW_KEEP) store_columns(memory, (T*)call.logabs + first * (N * N), count);
       Sides::store(call.out + first * (N * K), sides, count * (N * K * SIZE));
     } else if (LW_GIVE == 0) {
       const T* b = call.b + (first + g) * N * k;

@@ -114,7 +114,7 @@ void spoil(const std::string& name, std::string* text) {
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
   const std::string stem = p.name.substr(0, p.name.find('.')), check = text_of("MOCK_CHECK"), wave = text_of("MOCK_WAVE", "32");
-  static const std::regex runs("\\w*block\\w*|pos_inverse|qr_panel|qr_moves|lstsq\\w*|svd_gram|svd_bidiagonal|eig|eig_give|lapack_form|eigh_panel|divide\\w*|tridiagonal\\w*|two_stage\\w*");
+  static const std::regex runs("\\w*block\\w*|solve_lanes|eigh|eigh_vectors|pos_inverse|qr_panel|qr_moves|lstsq\\w*|svd_gram|svd_bidiagonal|eig|eig_give|lapack_form|eigh_panel|divide\\w*|tridiagonal\\w*|two_stage\\w*");
   if (!folder || !(number("MOCK_EMULATE_ALL", 0) || std::regex_match(stem, runs))) return "";
   const std::string place = std::string(folder) + "/" + std::to_string(key) + "-" + wave + check, library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
