@@ -136,12 +136,18 @@ int solve_some(Frame& frame, const ChosenEngine& svd, const SvdPlaces& places, c
 
 }  // namespace
 
-int read_ranks(Frame& frame, int32_t* rank) {
+namespace {
+
+int read_numbers(Frame& frame, int32_t* to, const void* from, int64_t count) {
   const auto& api = vendor::table();
-  int status = api.copy_to_host(rank, reinterpret_cast<uint64_t>(frame.buffer[4]), sizeof(int32_t) * size_t(frame.size[0]), frame.stream);
+  int status = api.copy_to_host(to, reinterpret_cast<uint64_t>(from), sizeof(int32_t) * size_t(count), frame.stream);
   if (!status) status = api.synchronize(frame.stream);
   return status ? fail(frame, "lstsq: waiting for the GPU failed with status %d", status) : 0;
 }
+
+}  // namespace
+
+int read_ranks(Frame& frame, int32_t* rank) { return read_numbers(frame, rank, frame.buffer[4], frame.size[0]); }
 
 int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
   const Sizes at(frame);
@@ -152,8 +158,11 @@ int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
   return int64_t(SvdPlaces(at, count, svd_bytes).total);
 }
 
-int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block) {
+int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block, const int32_t* doubtful) {
   const Sizes at(frame);
+  int32_t count = 1;
+  if (doubtful && read_numbers(frame, &count, doubtful, 1)) return 1;
+  if (count == 0) return 0;
   std::vector<int32_t> rank(size_t(at.batch));
   if (read_ranks(frame, rank.data())) return 1;
   if (std::find(rank.begin(), rank.end(), UNPROVEN) == rank.end()) return 0;
@@ -207,12 +216,16 @@ int solve_part(Frame& frame, const Properties& gpu, char* block) {
 
 // ---- in one kernel: lstsq_block.cu -------------------------------------------------------------------------------------------
 
+constexpr int64_t MANY = 4096;  // matrices: from here on their doubtful ones are counted, and ranks are read only if there are such
+constexpr int64_t COUNTER = 256;  // bytes of that count, as Rest deals them out
+
 // As in lstsq_block.cuh.
 struct BlockCall {
   const void *a, *b;
   void *x, *residuals, *rank, *info;
   int64_t batch;
   int32_t m, n, k;
+  void* doubtful;
 };
 
 // How A and b are spread over the registers of a block: LW_G, LW_C, LW_RT, LW_THREADS, LW_HOLD, LW_RESIDENT, LW_PIECES.
@@ -266,12 +279,43 @@ GramShape gram_shape(const Sizes& at, int32_t dtype, const Properties& gpu) {
   return {int(groups), int(threads), int(resident), elements * at.element};
 }
 
-int solve_in_one_kernel(Frame& frame, const Properties& gpu) {
+// ---- several matrices to a warp: lstsq_small.cu ------------------------------------------------------------------------------
+
+// LW_LANES, LW_RT. lanes is 0 where the registers do not suffice.
+struct SmallShape {
+  int lanes, rows;
+};
+
+// The fewest lanes whose registers hold a matrix, their rows of R^-1, and two rows while a reflection is applied: from the compiler's
+// reports for sm_90.
+SmallShape small_shape(const Sizes& at) {
+  constexpr int64_t MOST = 16, MOST_SIDES = 4, MOST_ROWS = 16;
+  if (at.wide() || at.n > MOST || at.k < 1 || at.k > MOST_SIDES) return {};
+  const int64_t words = at.element / 4, limit = words == 1 ? 96 : 144;
+  for (int64_t lanes = 4; lanes <= 32; lanes *= 2) {
+    const int64_t rows = (at.m + lanes - 1) / lanes, of_inverse = (at.n + lanes - 1) / lanes;
+    if (rows <= MOST_ROWS && ((rows + 2) * (at.n + at.k) + of_inverse * at.n) * words <= limit) return {int(lanes), int(rows)};
+  }
+  return {};
+}
+
+int solve_in_one_kernel(Frame& frame, const Properties& gpu, int32_t* doubtful) {
+  constexpr int64_t SMALL_THREADS = 128;
   const Sizes at(frame);
   const BlockShape shape = block_shape(at, gpu);
   const GramShape gram = gram_shape(at, frame.dtype, gpu);
+  const SmallShape small = small_shape(at);
   void* const* to = frame.buffer;
-  const BlockCall call{to[0], to[1], to[2], to[3], to[4], to[5], at.batch, int32_t(at.m), int32_t(at.n), int32_t(at.k)};
+  const BlockCall call{to[0], to[1], to[2], to[3], to[4], to[5], at.batch, int32_t(at.m), int32_t(at.n), int32_t(at.k), doubtful};
+  if (doubtful && fill(frame, doubtful, 0, sizeof *doubtful)) return 1;
+  if (small.lanes > 0) {
+    const std::string text = options(frame.dtype, false, access_width({to[0], to[1], to[2]}),
+                                     " -DLW_N=%d -DLW_K=%d -DLW_LANES=%d -DLW_RT=%d -DLW_THREADS=%d", int(at.n), int(at.k), small.lanes,
+                                     small.rows, int(SMALL_THREADS));
+    const int64_t matrices = SMALL_THREADS / small.lanes;  // of a block
+    return start(frame, "lstsq_small.cu", text, "lstsq_small", grid_for((at.batch + matrices - 1) / matrices), unsigned(SMALL_THREADS), 0,
+                 call, rcond_of(frame));
+  }
   const int width = access_width({to[0], to[1], to[2]}, at.element);
   if (gram.threads > 0) {
     const int whole = access_width({to[0]}, at.m * at.n * at.element) == 16 ? 16 : width;  // A is copied as it lies there
@@ -294,20 +338,26 @@ int solve_in_one_kernel(Frame& frame, const Properties& gpu) {
 
 bool lstsq_is_one_kernel(const Frame& frame, const Properties& gpu) {
   const Sizes at(frame);
-  return !at.wide() && at.least > 0 && at.m < 2048 && at.k < 1024 && block_shape(at, gpu).threads > 0;
+  return !at.wide() && at.least > 0 && at.m < 2048 && at.k < 1024 &&
+         (small_shape(at).lanes > 0 || block_shape(at, gpu).threads > 0);
 }
 
 int64_t blocked_lstsq_scratch(Frame& frame, const ChosenEngine& svd) {
   const Properties* gpu = properties(frame);
   const int64_t more = gpu ? lstsq_svd_bytes(frame, svd) : -1;
-  if (more < 0 || lstsq_is_one_kernel(frame, *gpu)) return more;
+  if (more < 0) return more;
+  if (lstsq_is_one_kernel(frame, *gpu)) return more + (frame.size[0] < MANY ? 0 : COUNTER);
   return int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
 }
 
 int blocked_lstsq(Frame& frame, const ChosenEngine& svd) {
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
-  if (lstsq_is_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, nullptr);
+  if (lstsq_is_one_kernel(frame, *gpu)) {
+    int32_t* doubtful = nullptr;
+    if (frame.size[0] >= MANY && !(doubtful = reinterpret_cast<int32_t*>(scratch(frame, COUNTER)))) return 1;
+    return solve_in_one_kernel(frame, *gpu, doubtful) || lstsq_by_svd(frame, svd, nullptr, doubtful);
+  }
   const int64_t total = blocked_lstsq_scratch(frame, svd);
   char* block = total < 0 ? nullptr : scratch(frame, size_t(total));
   if (!block) return 1;

@@ -26,14 +26,15 @@ int solve_by_triangles(Frame& frame, const Triangles& triangles);
 int64_t triangles_shared(const Frame& frame);  // bytes of shared memory of a block
 
 // x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame). If that is null, memory is
-// allocated only if there are any.
+// allocated only if there are any. `doubtful`, if not null, is where the device has counted them: mostly there are none, and their
+// ranks need not be read.
 int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd);
-int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block);
+int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block, const int32_t* doubtful = nullptr);
 
-// Whether one kernel has a block of threads for each matrix.
+// Whether one kernel has a block of threads, or some lanes of a warp, for each matrix.
 bool lstsq_is_one_kernel(const Frame& frame, const Properties& gpu);
 
-// In one kernel where a block of threads holds a matrix in its registers, else with the QR of blocked_qr.h.
+// In one kernel where a block of threads or less holds a matrix in its registers, else with the QR of blocked_qr.h.
 int64_t blocked_lstsq_scratch(Frame& frame, const ChosenEngine& svd);
 int blocked_lstsq(Frame& frame, const ChosenEngine& svd);
 

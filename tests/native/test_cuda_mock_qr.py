@@ -24,7 +24,8 @@ def test_panels(child, emulated):  # noqa: F811
 qr_checks.check_qr(run, matrices("random", f32, 2, 270, 40))
 qr_checks.check_without_q(run, matrices("random", f32, 2, 44, 50))
 qr_checks.check_lstsq(run, matrices("random", f32, 2, 12, 50), right(f32, 2, 12, 2))
-qr_checks.check_lstsq(run, matrices("deficient", f32, 2, 50, 12), right(f32, 2, 50, 2))
+qr_checks.check_lstsq(run, matrices("deficient", f32, 2, 50, 18), right(f32, 2, 50, 2))
+qr_checks.check_lstsq(run, matrices("random", f32, 2, 20, 6), right(f32, 2, 20, 2))
 a = matrices("random", f64, 2, 80, 20)
 a[1, :, 3] = a[1, :, 4]
 qr_checks.check_lstsq(run, a, right(f64, 2, 80, 2))
@@ -40,6 +41,7 @@ qr_checks.check_lstsq(run, a, right(f64, 2, 80, 2))
         "qr_identity",
         "lstsq_block",
         "lstsq_gram",
+        "lstsq_small",
         "lstsq_rank",
         "lstsq_solve",
         "lstsq_weigh",
@@ -126,7 +128,7 @@ for m, n, k in shapes:
 """,
     # one kernel: every number of lanes to a column, one warp, square, columns beside a multiple of a warp's, no right-hand side
     "lstsq in one kernel": """
-shapes = (3, 2, 1), (8, 8, 1), (31, 15, 1), (64, 16, 16), (140, 35, 2), (192, 48, 1), (256, 64, 1), (500, 7, 1), (40, 12, 0)
+shapes = (3, 2, 5), (8, 8, 5), (31, 17, 1), (64, 16, 16), (140, 35, 2), (192, 48, 1), (256, 64, 1), (500, 7, 1), (40, 12, 0)
 for m, n, k in shapes:
     a = matrices("random", dtype, 2, m, n)
     a[..., :n, :] += 3 * np.eye(n)
@@ -134,6 +136,40 @@ for m, n, k in shapes:
     qr_checks.check_lstsq(run, a, right(dtype, 2, m, k))
 qr_checks.check_lstsq(run, matrices("wild", dtype, 4, 60, 20), right(dtype, 4, 60, 2), 1e-30)
 qr_checks.check_columns_with_nan(run, dtype)
+""",
+    # several matrices to a warp: every number of lanes, the last warp not full, matrices of any kind beside each other
+    "lstsq of tiny matrices": """
+os.environ.update(MOCK_EMULATE_ALL="1")
+shapes = (1, 1, 1), (3, 2, 1), (4, 4, 2), (16, 4, 1), (13, 5, 3), (9, 9, 4), (32, 8, 1), (20, 11, 2), (64, 9, 1), (150, 2, 1)
+for m, n, k in (*shapes, (17, 16, 1)):
+    a, b = matrices("random", dtype, 35, m, n), right(dtype, 35, m, k)
+    a[..., :n, :] += 3 * np.eye(n)
+    qr_checks.check_lstsq(run, a, b)
+for m, n in ((16, 4), (13, 5), (30, 8), (12, 12)):
+    for kind in qr_checks.KINDS:
+        qr_checks.check_lstsq(run, matrices(kind, dtype, 7, m, n), right(dtype, 7, m, 2), 1e-30 if kind == "wild" else None)
+    qr_checks.check_not_finite(run, dtype, m, n)
+    a, b = matrices("random", dtype, 9, m, n), right(dtype, 9, m, 2)
+    expected = qr_checks.lstsq(run, a, b)
+    b[4, m // 2, 1] = np.inf
+    x, residuals, rank, info = qr_checks.lstsq(run, a, b)
+    assert np.array_equal(x[..., 0], expected[0][..., 0]) and np.array_equal(np.delete(x, 4, 0), np.delete(expected[0], 4, 0))
+    assert not np.isfinite(x[4, :, 1]).any() and not np.isfinite(residuals[4, 1]) and not info.any() and (rank == n).all()
+    a *= np.array([1e-30, 1e30, 1e-15, 1e15, 1, 1e-37, 1e37, 0, 1e-9], dtype)[:, None, None]
+    b = right(dtype, 9, m, 2)
+    b[:] *= np.array([1e-12, 1], dtype)
+    qr_checks.check_lstsq(run, a, b)
+""",
+    # many: ranks are read only where the device has counted a matrix in doubt
+    "lstsq of many": """
+os.environ.update(MOCK_EMULATE_ALL="1")
+a, b = matrices("random", dtype, 4100, 3, 2), right(dtype, 4100, 3, 1)
+a[:, 0, 0] += 5
+a[:, 1, 1] -= 5
+qr_checks.check_lstsq(run, a, b)
+a[7] = 0
+a[4099, :, 1] = a[4099, :, 0]
+qr_checks.check_lstsq(run, a, b)
 """,
     # by A^T A, where the condition allows it: beside the limits of a group of columns, wild matrices, several sides
     "lstsq by the gram matrix": """
@@ -152,7 +188,7 @@ b[:] = 0
 assert not qr_checks.lstsq(run, a, b)[0].any()
 """,
     "rank": """
-for m, n in ((50, 12), (12, 50)):
+for m, n in ((50, 18), (12, 50)):
     for kind in ("deficient", "zero columns", "tiny"):
         qr_checks.check_lstsq(run, matrices(kind, dtype, 3, m, n), right(dtype, 3, m, 2))
 qr_checks.check_not_finite(run, dtype, 50, 40)

@@ -379,7 +379,10 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) lstsq_bloc
       const Triangle triangle(s, n);
       if (warp == 0) {
         const bool full = triangle.is_regular(rcond);
-        if (threadIdx.x == 0) call.rank[which] = full ? n : -1, call.info[which] = 0;
+        if (threadIdx.x == 0) {
+          call.rank[which] = full ? n : -1, call.info[which] = 0;
+          if (!full) count_doubtful(call);
+        }
       }
       // the warps after the first one solve meanwhile
       if (warp > 0 || WARPS == 1)
