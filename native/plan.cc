@@ -288,7 +288,7 @@ bool gpu_two_stage_pays(const Frame& frame, const Place& place) {
 // A GPU wants to be filled: rotations need many matrices, teams of blocks take one.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place& place) {
   const int64_t n = frame.size[1], batch = frame.size[0];
-  if (n < cuda::EIGH_REDUCED_FROM) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
+  if (!cuda::eigh_is_reduced(frame, *place.gpu)) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
   return n <= cuda::eigh_chosen(frame) && !gpu_two_stage_pays(frame, place);
 }
 
@@ -392,10 +392,10 @@ const Direct& solver_solve(Frame& frame) {
 // What the iteration falls back on: the direct routine that is the faster one of a single large matrix.
 const Direct& direct_eigh(Frame& frame) {
   if (frame.device == CPU) return LAPACK_EIGH;
-  if (frame.size[1] < cuda::EIGH_REDUCED_FROM) return solver_eigh(frame);
   const cuda::Properties* gpu = cuda::properties(frame);
-  if (gpu && gpu_two_stage_pays(frame, {gpu})) return TWO_STAGE_EIGH;
-  return gpu && gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : solver_eigh(frame);
+  if (!gpu || !cuda::eigh_is_reduced(frame, *gpu)) return solver_eigh(frame);
+  if (gpu_two_stage_pays(frame, {gpu})) return TWO_STAGE_EIGH;
+  return gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : solver_eigh(frame);
 }
 int run_krylov(Frame& frame) { return krylov::eigh(frame, direct_eigh(frame)); }
 int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : solver_solve(frame)); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "gpu/blocked_qr.h"
@@ -268,8 +269,26 @@ struct Reduction {
   }
 };
 
+// The most matrices for which divide and conquer, or bisection, is faster than rotations: it waits less, and has more to do for each
+// matrix. H200, 2026-11-19, ms, so and by rotations, with vectors: float32 one of n = 48 0.33 / 0.35, 512 of them 0.50 / 0.38; one of 100
+// 0.46 / 0.87, 512 1.18 / 1.27; one of 144 0.56 / 1.50, 512 2.27 / 2.51; float64 one of 40 0.35 / 0.41, 512 0.58 / 0.46; one of 100
+// 0.55 / 1.39, 512 1.66 / 2.42; complex128 one of 144 0.97 / 4.06, 512 6.2 / 11.1. Values alone: float64 one of 33 0.17 / 0.25, 512 of 64
+// 0.42 / 0.61, 4096 2.26 / 1.29, 512 of 144 1.8 / 3.1. Before, from n = 150 on: float32 640 of 512 42 / 118.
+int64_t most_reduced(const Call& call) {
+  struct Limit {
+    int64_t n, most;
+  };
+  constexpr int64_t ANY = std::numeric_limits<int64_t>::max();
+  constexpr Limit SINGLE[] = {{150, ANY}, {128, 700}, {96, 512}, {64, 200}, {48, 120}, {0, 0}};
+  constexpr Limit DOUBLE[] = {{100, ANY}, {80, 750}, {64, 400}, {48, 200}, {40, 64}, {0, 0}};
+  constexpr Limit VALUES[] = {{150, ANY}, {100, 4000}, {80, 1800}, {48, 1000}, {33, 400}, {0, 0}};
+  const Limit* limit = !call.vectors ? VALUES : call.dtype % 2 ? DOUBLE : SINGLE;
+  while (call.n < limit->n) limit++;
+  return limit->most;
+}
+
 bool is_reduced(const Call& call, const Properties& gpu) {
-  return call.n >= EIGH_REDUCED_FROM && call.n <= EIGH_LARGEST && Tridiagonal::fits(call.dtype, call.n, call.vectors, gpu);
+  return call.batch <= most_reduced(call) && call.n <= EIGH_LARGEST && Tridiagonal::fits(call.dtype, call.n, call.vectors, gpu);
 }
 
 Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, int64_t batch) {
@@ -280,7 +299,9 @@ Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, i
 int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) {
   const int64_t several = std::min<int64_t>(call.batch, gpu.multiprocessors);
   if (Reduction(call, gpu).by_panels) return 1;
-  return matrices_per_part(call.batch, int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several);
+  const int64_t each = int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several;
+  // of small matrices fewer fill the GPU
+  return std::min(matrices_per_part(call.batch, each), std::max(SCRATCH_GOAL / each, 4 * int64_t(gpu.multiprocessors)));
 }
 
 // The last part has fewer matrices, but perhaps larger teams.
@@ -329,6 +350,8 @@ int64_t eigh_chosen(const Frame& frame) {
   if (always || vendor::missing(vendor::newest_solver)) return CHOSEN[frame.dtype];
   return (frame.op == EIGH ? BESIDE_NEWEST : VALUES_BESIDE_NEWEST)[frame.dtype];
 }
+
+bool eigh_is_reduced(const Frame& frame, const Properties& device) { return is_reduced(read(frame), device); }
 
 int eigh_batched(Frame& frame) {
   Call call = read(frame);

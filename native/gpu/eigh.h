@@ -14,9 +14,8 @@ constexpr int64_t EIGH_LARGEST = 16384;
 // The largest n for which they are chosen. It depends on the copy of cuSOLVER that would do the work instead.
 int64_t eigh_chosen(const Frame& frame);
 
-// From this order on divide and conquer and batched products are faster than rotations. H200, 2026-11-16, float, ms, with vectors:
-// 40 of n = 176 1.0 and 1.9, 40 of 352 2.8 and 6.6, 640 of 512 42 and 118.
-constexpr int64_t EIGH_REDUCED_FROM = 150;
+// Whether it goes by divide and conquer, or bisection, with batched products, and not by rotations.
+bool eigh_is_reduced(const Frame& frame, const Properties& device);
 
 // EIGH and EIGVALSH. 0, or 1 with a message in the frame.
 int eigh_batched(Frame& frame);

@@ -304,14 +304,14 @@ def test_a_dry_call_names_the_kernels_that_the_real_one_asks_for(child):
     def both(op, dtype, flags, sizes, engine="auto"):
         call = (OPS[op], DTYPE_CODE[dtype], CUDA, 0, ENGINES[engine], 0, flags, sizes)
         named.update(native.kernels(*call, (132, 232448, 90, "Mock GPU")))
-        scratch, places = Scratch(), [Memory(1 << 22) for _ in range(5)]
+        scratch, places = Scratch(), [Memory(1 << 22) for _ in range(4 if op == "solve" else 5)]
         with suppress(RuntimeError):  # kernels that the stand-in cannot run are compiled all the same
             native.run(*call, 0, scratch, *[place.address for place in places])
     for dtype in DTYPE_CODE:
         for n in (3, 12, 33, 64):
             both("cholesky", dtype, 0, (2, n))
             both("finite", dtype, 1, (2, n))
-            both("eigh", dtype, 0, (3, n, 0, n))
+            both("eigh", dtype, 0, (3, min(n, 32), 0, min(n, 32)))  # the stand-in stops in the midst of larger ones
             both("solve", dtype, 16, (2, n, 1), "batched")
             both("inverse", dtype, 0, (2, n), "batched")
     both("qr", "float32", 0, (1, 40, 20, 20), "batched")
