@@ -102,8 +102,8 @@ LW_INLINE void scan_triangle(const T* a, int* info, i64 n, int upper, int unit) 
 
 extern "C" __global__ void check_triangle(const T* a, int* info, i64 n, int upper, int unit) { scan_triangle(a, info, n, upper, unit); }
 
-// The same after a solve: x (`count` elements) <- NaN where the triangle is bad. It is only read where x or its diagonal is
-// suspect, for whatever else is wrong with it spoils x. One block.
+// The same after a solve, with info set: x (`count` elements) <- NaN where the triangle is bad. It is only read where x or its diagonal
+// is suspect, for whatever else is wrong with it spoils x. One block.
 extern "C" __global__ void check_solution(const T* a, T* x, i64 count, int* info, i64 n, int upper, int unit) {
   bool good = true;
 #pragma unroll 4
@@ -113,7 +113,10 @@ extern "C" __global__ void check_solution(const T* a, T* x, i64 count, int* info
     T pivot = load_element(a + j * (n + 1));
     good = good && is_finite(pivot) && !is_zero(pivot);
   }
-  if (__syncthreads_and(good)) return;
+  good = __syncthreads_and(good);
+  if (threadIdx.x == 0) *info = 0;
+  if (good) return;
+  __syncthreads();
   scan_triangle(a, info, n, upper, unit);
   __syncthreads();
   if (*(volatile int*)info == 0) return;
