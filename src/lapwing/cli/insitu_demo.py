@@ -24,6 +24,7 @@ EXAMPLE = PACKAGE / "insitu" / "examples" / "burgers"
 LIBRARY = PACKAGE / "liblapwing_insitu.so"
 COMPILERS = ("g++", "c++", "clang++")
 STEPS = 2001
+_COLUMNS = 94  # of a command's line, without the "$ " before it and the " \\" behind it
 # the value that the original prints after its last step, and the singular values of its history
 VALUE = "0.0733873"
 SIGMA = (471.259287, 104.637607, 26.8645742, 8.45897393)
@@ -244,4 +245,12 @@ def _near(path: Path) -> str:
 
 
 def _shown(command: list[Any]) -> str:
-    return shlex.join(str(word) for word in command)
+    """The command as a shell takes it, in lines of at most 100 columns where its words allow it."""
+    words = [shlex.quote(str(word)) for word in command]
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + len(word) > _COLUMNS:
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n".join(lines)
