@@ -231,6 +231,8 @@ def measured(path: Path) -> Iterator[tuple[str, str, int, int, float]]:
 
 def in_map(rows: list[Row]) -> Iterator[tuple[str, str, int, int, float]]:
     for row in rows:
+        if not row["lapwing"]:  # out of memory
+            continue
         n, batch, ours = row["n"], row["batch"], min(x["minimum"] for x in row["lapwing"])
         height = row.get("rows") or n
         single = row["device"] == "cpu" and batch == 1 and n >= LEAST_SINGLE and row["operation"] in SINGLE

@@ -35,6 +35,7 @@ def main() -> None:
     insitu = {"insitu-cpu": insitu_table(load("insitu-cpu")), "insitu-gpu": insitu_gpu_table(load("h200-insitu"))}
     solve_gpu = [load("h200-solve-2"), load("h200-solve-hard")]
     eigh, spectra, whole = [load("h200-eigh-2"), load("h200-eigh-float64")], load("h200-spectra"), load("h200-eigh-whole")
+    newer = load("h200-svd")["rows"]
     tables = {
         "gpu-eigh": eigh_table(
             [row for data in eigh for row in data["rows"] if row.get("part") or row["n"] < 150],
@@ -48,8 +49,9 @@ def main() -> None:
         "gpu-frameworks": frameworks_table(frameworks),
         "gpu-blocks": blocks_table(load("h200-blocks")["batches"]),
         "gpu-eig": against_torch(spectra["eig"], ("dtype", "batch", "n"), "eig"),
-        "gpu-svd": against_torch(spectra["svd"], ("operation", "dtype", "batch", "m", "n"), "lapwing"),
-        "gpu-svd-batches": gesvda_table(load("h200-svd")["rows"]),
+        "gpu-eigh-few": few_table(load("h200-eigh-few")["rows"]),
+        "gpu-svd": against_torch(svd_rows(spectra["svd"], newer), ("operation", "dtype", "batch", "m", "n"), "lapwing"),
+        "gpu-svd-batches": gesvda_table(newer),
         "gpu-part": part_table(spectra, whole["rows"]),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
@@ -131,8 +133,9 @@ def map_section(name: str, heading: str) -> str:
     machine = on_cpu if name.startswith("cpu") else f"{where.gpus[0].name}, driver {where.driver}"
     versions = ", ".join(f"{k} {v}" for k, v in where.versions if k not in ("lapwing", "python", "matplotlib"))
     slow = red(rows)
-    *_, command = report.command.split("; ")
-    pieces = ", here in pieces: the result file has the commands" if "; " in report.command else ""
+    in_pieces = "; " in report.command
+    command = f"lapwing bench map --device {rows[0].case.device}" if in_pieces else report.command
+    pieces = ", here in pieces: the result file has the commands" if in_pieces else ""
     lines = [
         f"### {heading}",
         "",
@@ -332,19 +335,38 @@ def against_torch(rows: list[dict[str, Any]], columns: tuple[str, ...], ours: st
     return "\n".join(lines) + "\n"
 
 
+def svd_rows(rows: list[dict[str, Any]], newer: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, those of one matrix from a newer run where that timed torch too."""
+
+    def case(row: dict[str, Any], operation: str) -> tuple[Any, ...]:
+        return row[operation], row["dtype"], row["batch"], row["m"], row["n"]
+
+    found = {case(r, "op"): r | {"operation": r["op"], "lapwing": r["auto"]} for r in newer if "torch" in r and "m" in r}
+    kept = [found.pop(case(row, "operation"), row) for row in rows]
+    return kept + list(found.values())
+
+
 def gesvda_table(rows: list[dict[str, Any]]) -> str:
-    """Singular values of square batches by the engine that is chosen today, and by torch's fastest routine for them."""
-    lines = ["| operation | dtype | batch | n | engine | lapwing | gesvda | ratio |", "|---" * 8 + "|"]
+    """Singular values of batches, and torch's fastest routine for them."""
+    lines = ["| operation | dtype | batch | m | n | lapwing | gesvda | ratio |", "|---" * 8 + "|"]
     for row in rows:
-        if "gesvda" not in row or row["batch"] == 1 or row["m"] != row["n"]:
+        if "gesvda" not in row or "matrix" in row:
             continue
-        n, batch = row["n"], row["batch"]
-        engine = planner.plan_on(Problem(row["op"], row["dtype"], batch, n, "cuda", columns=n), GPU).engine
-        if row[engine] > 2 * row["auto"]:  # chosen today for a method that is newer than this measurement
-            engine = "batched"
-        own, other = min(row["auto"], row[engine]), row["gesvda"]
-        times = f"{short(own)} | {short(other)} | {other / own:.2f}x"
-        lines.append(f"| {row['op']} | {row['dtype']} | {batch} | {n} | {engine} | {times} |")
+        times = f"{short(row['auto'])} | {short(row['gesvda'])} | {row['gesvda'] / row['auto']:.2f}x"
+        lines.append(f"| {row['op']} | {row['dtype']} | {row['batch']} | {row['m']} | {row['n']} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def few_table(rows: list[dict[str, Any]]) -> str:
+    """Batches of small matrices by divide and conquer or bisection, and by rotations."""
+    batches, orders = (1, 64, 512), (48, 64, 100, 144)
+    heads = [f"{batch} {'matrix' if batch == 1 else 'matrices'}" for batch in batches]
+    lines = [f"| operation | dtype | n | {' | '.join(heads)} |", "|---" * 6 + "|"]
+    times = {(r["op"], r["dtype"], r["n"], r["batch"]): (r["reduced"]["ms"], r["rotations"]["ms"]) for r in rows}
+    for operation, dtype, n in dict.fromkeys(case[:3] for case in times):
+        if n in orders:
+            cells = [" / ".join(map(short, times[operation, dtype, n, batch])) for batch in batches]
+            lines.append(f"| {operation} | {dtype} | {n} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
