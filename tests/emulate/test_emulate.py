@@ -84,6 +84,8 @@ FAMILIES = {
     "eigh_lanes": (
         "check_eigh(hermitian(dtype, 3, 20), 'batched', True)",
         {"eigh_reduce", "eigh_values", "eigh_vectors"}, "float32"),
+    "eigh_few": ("check_eigh(hermitian(dtype, 2, 50), 'batched')",
+                 {"eigh_reduce", "divide_leaf", "divide_product", "tridiagonal_take"}, "float32"),
     "eigh_panel": ("check_eigh(hermitian(dtype, 5, 194), 'batched')", {"eigh_panel"}, "float64"),
     "tridiagonal": ("check_eigh(hermitian(dtype, 1, 193), 'batched')",
                     {"tridiagonal", "tridiagonal_give", "divide_leaf", "divide_merge", "divide_roots", "divide_product"},
