@@ -91,7 +91,8 @@ int triangular(const Job& job, int64_t m) {
   void *l = job.input(0, m, n * n), *x = job.input(2, m, n * k);
   int32_t* info = job.info(3, m);
   if (copy_unless_same(frame, x, job.input(1, m, n * k), size_t(n * k) * job.element)) return 1;
-  if (looks_at_solution(frame)) return solve_triangle(job, kind, l, x, k) || cuda::check_solution(frame, l, x, k, info, n, kind.upper, kind.unit);
+  if (looks_at_solution(frame))
+    return solve_triangle(job, kind, l, x, k) || cuda::check_solution(frame, l, x, k, info, n, kind.upper, kind.unit);
   return cuda::check_triangle(frame, l, info, n, kind.upper, kind.unit) || solve_triangle(job, kind, l, x, k) ||
          cuda::spoil(frame, x, info, n * k * job.parts());
 }
@@ -259,7 +260,8 @@ int solve(Frame& frame) {
   Job job(frame);
   if (!job.ok() || job.prepare() || job.allocate()) return 1;
   const int place = status_place(frame.op);
-  if (place >= 0 && !looks_at_solution(frame) && cuda::fill(frame, frame.buffer[place], 0, sizeof(int32_t) * size_t(frame.size[0]))) return 1;
+  const bool cleared = place >= 0 && !looks_at_solution(frame);
+  if (cleared && cuda::fill(frame, frame.buffer[place], 0, sizeof(int32_t) * size_t(frame.size[0]))) return 1;
   for (int64_t m = 0; m < frame.size[0]; m++)
     if (one(job, m)) return 1;
   // the library's host memory outlives its work

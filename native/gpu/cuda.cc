@@ -366,4 +366,11 @@ int fill(Frame& frame, void* where, unsigned char value, size_t bytes) {
   return check(frame, status, "filling GPU memory");
 }
 
+int download(Frame& frame, void* to, const void* from, size_t bytes) {
+  const vendor::Table& api = vendor::table();
+  int status = api.copy_to_host(to, reinterpret_cast<uint64_t>(from), bytes, frame.stream);
+  if (!status) status = api.synchronize(frame.stream);
+  return check(frame, status, "waiting for the GPU");
+}
+
 }  // namespace lapwing::cuda

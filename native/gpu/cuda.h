@@ -92,6 +92,9 @@ int fill(Frame& frame, void* where, unsigned char value, size_t bytes);
 // Queues a copy between two places on the device.
 int copy(Frame& frame, void* to, const void* from, size_t bytes);
 
+// Copies to the host, and waits for all that is queued before.
+int download(Frame& frame, void* to, const void* from, size_t bytes);
+
 struct Properties {
   int multiprocessors;
   int shared_per_block;    // the most dynamic shared memory a block may ask for, in bytes

@@ -27,18 +27,17 @@ int Dry::run(Frame frame, std::string* error) {
   frame.stream = address(200);
   frame.scratch = {nullptr, scratch_address};
   frame.interrupted = nullptr;
-  // only a solution that keeps its factors has more buffers than its operation
-  const bool keeps = frame.op == SOLVE && frame.engine == AUTO && !frame.flags && solve_keeps(frame, gpu);
-  Frame plain = frame;
-  if (frame.op == SOLVE) plain.buffer[4] = plain.buffer[5] = nullptr;
-  for (Frame* call : {&plain, &frame}) {
+  const auto works = [&](Frame& call, int (*function)(Frame&)) {
     repeats_ = 0;
-    const int status = call == &plain ? lapwing::run(*call) : keeps ? solve_batched(*call) : 0;
-    if (status && repeats_ <= MOST_REPEATS) {
-      *error = call->error;
-      return 1;
-    }
-  }
+    const bool failed = function(call) && repeats_ <= MOST_REPEATS;
+    if (failed) *error = call.error;
+    return !failed;
+  };
+  // only a solution that keeps its factors has more buffers than its operation
+  Frame keeping = frame;
+  if (frame.op == SOLVE) frame.buffer[4] = frame.buffer[5] = nullptr;
+  if (!works(frame, lapwing::run)) return 1;
+  if (frame.op == SOLVE && frame.engine == AUTO && !frame.flags && solve_keeps(frame, gpu) && !works(keeping, solve_batched)) return 1;
   if (libraries_.largest_shared() <= unsigned(gpu.shared_per_block)) return 0;
   *error = "a kernel asks for " + std::to_string(libraries_.largest_shared()) + " bytes of shared memory";
   return 1;

@@ -299,9 +299,8 @@ Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, i
 int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) {
   const int64_t several = std::min<int64_t>(call.batch, gpu.multiprocessors);
   if (Reduction(call, gpu).by_panels) return 1;
-  const int64_t each = int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several;
-  // of small matrices fewer fill the GPU
-  return std::min(matrices_per_part(call.batch, each), std::max(SCRATCH_GOAL / each, 4 * int64_t(gpu.multiprocessors)));
+  const int64_t each = int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several, most = matrices_per_part(call.batch, each);
+  return call.n > EIGH_SHARED ? most : std::min(most, SCRATCH_GOAL / each);  // so many small ones fill the GPU
 }
 
 // The last part has fewer matrices, but perhaps larger teams.

@@ -136,18 +136,7 @@ int solve_some(Frame& frame, const ChosenEngine& svd, const SvdPlaces& places, c
 
 }  // namespace
 
-namespace {
-
-int read_numbers(Frame& frame, int32_t* to, const void* from, int64_t count) {
-  const auto& api = vendor::table();
-  int status = api.copy_to_host(to, reinterpret_cast<uint64_t>(from), sizeof(int32_t) * size_t(count), frame.stream);
-  if (!status) status = api.synchronize(frame.stream);
-  return status ? fail(frame, "lstsq: waiting for the GPU failed with status %d", status) : 0;
-}
-
-}  // namespace
-
-int read_ranks(Frame& frame, int32_t* rank) { return read_numbers(frame, rank, frame.buffer[4], frame.size[0]); }
+int read_ranks(Frame& frame, int32_t* rank) { return download(frame, rank, frame.buffer[4], sizeof(int32_t) * size_t(frame.size[0])); }
 
 int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
   const Sizes at(frame);
@@ -161,7 +150,7 @@ int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
 int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block, const int32_t* doubtful) {
   const Sizes at(frame);
   int32_t count = 1;
-  if (doubtful && read_numbers(frame, &count, doubtful, 1)) return 1;
+  if (doubtful && download(frame, &count, doubtful, sizeof count)) return 1;
   if (count == 0) return 0;
   std::vector<int32_t> rank(size_t(at.batch));
   if (read_ranks(frame, rank.data())) return 1;
@@ -302,13 +291,10 @@ SmallShape small_shape(const Sizes& at) {
 int solve_in_one_kernel(Frame& frame, const Properties& gpu, int32_t* doubtful) {
   constexpr int64_t SMALL_THREADS = 128;
   const Sizes at(frame);
-  const BlockShape shape = block_shape(at, gpu);
-  const GramShape gram = gram_shape(at, frame.dtype, gpu);
-  const SmallShape small = small_shape(at);
   void* const* to = frame.buffer;
   const BlockCall call{to[0], to[1], to[2], to[3], to[4], to[5], at.batch, int32_t(at.m), int32_t(at.n), int32_t(at.k), doubtful};
   if (doubtful && fill(frame, doubtful, 0, sizeof *doubtful)) return 1;
-  if (small.lanes > 0) {
+  if (const SmallShape small = small_shape(at); small.lanes > 0) {
     const std::string text = options(frame.dtype, false, access_width({to[0], to[1], to[2]}),
                                      " -DLW_N=%d -DLW_K=%d -DLW_LANES=%d -DLW_RT=%d -DLW_THREADS=%d", int(at.n), int(at.k), small.lanes,
                                      small.rows, int(SMALL_THREADS));
@@ -316,6 +302,8 @@ int solve_in_one_kernel(Frame& frame, const Properties& gpu, int32_t* doubtful) 
     return start(frame, "lstsq_small.cu", text, "lstsq_small", grid_for((at.batch + matrices - 1) / matrices), unsigned(SMALL_THREADS), 0,
                  call, rcond_of(frame));
   }
+  const BlockShape shape = block_shape(at, gpu);
+  const GramShape gram = gram_shape(at, frame.dtype, gpu);
   const int width = access_width({to[0], to[1], to[2]}, at.element);
   if (gram.threads > 0) {
     const int whole = access_width({to[0]}, at.m * at.n * at.element) == 16 ? 16 : width;  // A is copied as it lies there

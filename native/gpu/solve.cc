@@ -533,10 +533,13 @@ int solve_batched(Frame& frame) {
   const std::string order = " -DLW_N=" + std::to_string(n) + keep;
   if (is_thread(frame, plan, n))
     return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k), order);
-  const Properties* gpu = n > MAX_LANES_N ? properties(frame) : nullptr;
-  if (n > MAX_LANES_N && !gpu) return 1;
-  if (!gpu || is_two_rows(frame, plan, n, k, *gpu))
+  const auto by_lanes = [&] {
     return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k), order);
+  };
+  if (n <= MAX_LANES_N) return by_lanes();
+  const Properties* gpu = properties(frame);
+  if (!gpu) return 1;
+  if (is_two_rows(frame, plan, n, k, *gpu)) return by_lanes();
   if (!fits_kernel(frame, *gpu)) return blocked(frame);
   if (is_by_columns(frame, plan, n, *gpu)) return launch_columns(frame, plan, columns_shape(frame, n, *gpu));
   if (is_triangle(frame, plan, n, k, *gpu)) return launch_pos(frame, plan, pos_shape(frame.dtype, n, k, *gpu));

@@ -180,7 +180,7 @@ class Gram {
     for (int step = 0; step < MOST_STEPS; step++) {
       float most = 0;
       if (fill(wide_, at(most_), 0, 4) || gram(blas, b_) ||
-          queue("svd_correct", lines, 0, static_cast<void*>(at(g_)), integers(most_), lines, columns) || download(&most, 1))
+          queue("svd_correct", lines, 0, static_cast<void*>(at(g_)), integers(most_), lines, columns) || read_most(&most, 1))
         return 1;
       if (!(most < BAD)) break;
       if (multiply(blas, b_, g_, a_)) return 1;
@@ -213,7 +213,7 @@ class Gram {
           multiply(blas, b_, r_, c_) ||
           blas.gemm_many(vendor::OP_NONE, vendor::OP_NONE, at_.columns, at_.columns, at_.columns, 1, square(g_), square(v_), 0, square(t_),
                          at_.batch) ||
-          download(left_.data(), at_.batch))
+          read_most(left_.data(), at_.batch))
         return 1;
       std::swap(b_, c_);
       std::swap(v_, t_);
@@ -238,12 +238,7 @@ class Gram {
   }
   bool is_left(int64_t which) const { return left_[size_t(which)] > REFINED; }
 
-  int download(float* most, int64_t count) {
-    const auto& api = vendor::table();
-    int status = api.copy_to_host(most, reinterpret_cast<uint64_t>(at(most_)), size_t(count) * sizeof *most, frame_.stream);
-    if (!status) status = api.synchronize(frame_.stream);
-    return status ? fail(wide_, "svd: waiting for the GPU failed with status %d", status) : 0;
-  }
+  int read_most(float* most, int64_t count) { return download(wide_, most, at(most_), size_t(count) * sizeof *most); }
 
   // A = U S V^H, or where A is wide, V S U^H
   int give() {

@@ -1,15 +1,8 @@
 // Transposes of square matrices, and the exchanges of rows of their factors as LAPACK has them: lapack_form.h.
+#include "pivots.cuh"
 #include "squares.cuh"
 
 constexpr int TO_PIVOTS = 1, TO_ROWS = 2;
-
-// One thread: where the row that comes to place i is when its turn comes, counted from one. A row before i has left its place for
-// that of the row that came there.
-LW_INLINE int pivot_of(const int* order, int n, int i) {
-  int at = order[i];
-  for (int steps = 0; at < i && steps < n; steps++) at = order[at];
-  return at + 1;
-}
 
 // One thread: the order of the rows after the exchanges
 LW_INLINE void order_of(const int* pivots, int* order, int n) {

@@ -10,7 +10,12 @@
 //   LW_K         right-hand sides at a time
 //   LW_LANES     lanes of a warp that share a matrix
 #pragma once
+#include "pivots.cuh"
 #include "stage.cuh"
+
+#ifndef LW_KEEP  // whether a solution also leaves its factors behind, as LAPACK has them
+#define LW_KEEP 0
+#endif
 
 struct Call {
   const T* a;

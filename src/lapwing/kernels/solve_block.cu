@@ -9,10 +9,6 @@
 #include "block.cuh"
 #include "solve.cuh"
 
-#ifndef LW_KEEP  // whether a solution also leaves its factors behind, as LAPACK has them
-#define LW_KEEP 0
-#endif
-
 constexpr int KC = LW_K;  // columns of a chunk; a multiple of VEC
 
 struct Shared {
@@ -509,14 +505,10 @@ LW_INLINE void store_solution(Shared& s, const Call& call, i64 m, bool failed, b
 
 // ---- factors as LAPACK has them --------------------------------------------------------------------------------
 
-// L U in column-major memory, and the exchanges of rows: see lapack_form.cu.
+// L U in column-major memory, and the exchanges of rows.
 LW_INLINE void store_factors(const Shared& s, T* lu, int* pivots) {
   for (int e = threadIdx.x; e < s.n * s.n; e += LW_THREADS) store_element(lu + e, s.at(e % s.n, e / s.n));
-  for (int i = threadIdx.x; i < s.n; i += LW_THREADS) {
-    int at = s.order[i];
-    for (int steps = 0; at < i && steps < s.n; steps++) at = s.order[at];
-    pivots[i] = at + 1;
-  }
+  for (int i = threadIdx.x; i < s.n; i += LW_THREADS) pivots[i] = pivot_of(s.order, s.n, i);
 }
 
 // ---- the determinant ---------------------------------------------------------------------------------------------

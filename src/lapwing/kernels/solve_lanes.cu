@@ -8,10 +8,6 @@
 // inputs. Compiled for the exact LW_N = n.
 #include "solve.cuh"
 
-#ifndef LW_KEEP  // whether a solution also leaves its factors behind, as LAPACK has them
-#define LW_KEEP 0
-#endif
-
 constexpr int N = LW_N;
 constexpr int K = LW_K;
 constexpr int R = (N + LANES - 1) / LANES;  // rows of a lane
@@ -407,15 +403,6 @@ LW_INLINE void store_columns(const char* matrices, T* lu, int count) {
   }
 }
 
-// The exchanges of rows whose product is `order`: see lapack_form.cu.
-LW_INLINE void store_exchanges(const int* order, int* pivots, int r) {
-  for (int i = r; i < N; i += LANES) {
-    int at = order[i];
-    for (int steps = 0; at < i && steps < N; steps++) at = order[at];
-    pivots[i] = at + 1;
-  }
-}
-
 // ---- the determinant ---------------------------------------------------------------------------------------------
 
 LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside, bool failed, T* to, Real* logabs_to) {
@@ -523,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
       }
       if (LW_KEEP) {
         write_rows(row, matrix, r);
-        if (inside) store_exchanges(order, call.rows + (first + g) * N, r);
+        for (int i = r; i < N && inside; i += LANES) call.rows[(first + g) * N + i] = pivot_of(order, N, i);
       }
       __syncthreads();
       if (LW_KEEP) store_columns(memory, (T*)call.logabs + first * (N * N), count);
